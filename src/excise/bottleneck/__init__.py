@@ -1,0 +1,1 @@
+"""Features to codes, codes to values, values to predictions."""

@@ -1,0 +1,90 @@
+"""The bottleneck itself: projection, keys and values as plain arrays, and the way from features to logits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from excise.bottleneck import kernels
+from excise.bottleneck.reference import Array
+from excise.errors import InputError
+from excise.features.arrays import chunk_rows, read_chunks
+
+DECODERS = ("mean", "sum")
+MOST_PAIRS, MOST_RETRIEVED, LONGEST_KEY = 65_535, 32, 64
+
+
+@dataclass(frozen=True, eq=False)
+class Bottleneck:
+    """Frozen projection and keys, trained values, and a mask of pairs that may not be selected."""
+
+    projection: Array  # (f, c, d) float32
+    keys: Array  # (c, m, d) float32
+    values: Array  # (c, m, v) float32
+    top_k: int = 1
+    decoder: str = "mean"
+    mask: Array | None = None  # (c, m) bool, True = masked
+    _prepared: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Sizes by their names: features, codebooks, pairs, key_dim, classes."""
+        f, c, d = self.projection.shape
+        return {
+            "features": f,
+            "codebooks": c,
+            "pairs": self.keys.shape[1],
+            "key_dim": d,
+            "classes": self.values.shape[2],
+        }
+
+    def with_mask(self, mask: Array | None) -> "Bottleneck":
+        """The same bottleneck, its arrays shared, under another mask."""
+        if mask is not None:
+            mask = np.asarray(mask)
+            if mask.shape != self.keys.shape[:2] or mask.dtype != np.bool_:
+                raise InputError(
+                    f"the mask is {mask.dtype} {mask.shape}: it must be bool {self.keys.shape[:2]}, True = masked"
+                )
+        return Bottleneck(self.projection, self.keys, self.values, self.top_k, self.decoder, mask)
+
+    def iterate_codes(
+        self, features: Array, threads: int = 1, working_memory: float = 256
+    ) -> Iterator[tuple[int, Array]]:
+        """Pairs (first row, codes (b, c, k) uint16), nearest pair first, in bounded memory."""
+        f, c, d = self.projection.shape
+        flat = self.projection.reshape(f, c * d)
+        rows = chunk_rows(4 * (f + c * d) + 2 * c * self.top_k, working_memory)
+        for start, x in read_chunks(features, rows):
+            z = kernels.project(x, flat, threads).reshape(len(x), c, d)
+            yield start, self._keys().nearest(z, self.top_k, threads)
+
+    def codes(self, features: Array, out: Array | None = None, threads: int = 1, working_memory: float = 256) -> Array:
+        """Codes (n, c, k) uint16 of features (n, f); `out` may be a memory map."""
+        shape = (len(features), self.keys.shape[0], self.top_k)
+        if out is None:
+            out = np.empty(shape, np.uint16)
+        elif out.shape != shape or out.dtype != np.uint16:
+            raise InputError(f"out is {out.dtype} {out.shape}: it must be uint16 {shape}")
+        for start, part in self.iterate_codes(features, threads, working_memory):
+            out[start : start + len(part)] = part
+        return out
+
+    def logits(self, features: Array, threads: int = 1, working_memory: float = 256) -> Array:
+        """Logits (n, v) float32 of features (n, f)."""
+        out = np.empty((len(features), self.values.shape[2]), np.float32)
+        for start, codes in self.iterate_codes(features, threads, working_memory):
+            out[start : start + len(codes)] = kernels.logits(codes, self.values, self.decoder, threads)
+        return out
+
+    def _keys(self) -> Any:
+        if not self._prepared:
+            self._prepared.append(kernels.PreparedKeys(self.keys, None if self.mask is None else ~self.mask))
+        return self._prepared[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prepared": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)

@@ -1,0 +1,58 @@
+"""Values trained on cached codes: the codes of an example never change, so an epoch is a walk over look-ups."""
+
+import tempfile
+
+import numpy as np
+
+from excise.bottleneck import kernels
+from excise.bottleneck.reference import Array, Optimiser
+from excise.errors import InputError
+from excise.progress import track
+
+STEPS_PER_CALL = 16  # between two of them Ctrl-C is heard and progress is shown
+
+
+def initial_values(shape: tuple[int, int, int], kind: str, generator: np.random.Generator) -> Array:
+    """A value table (c, m, v): `zeros`, `uniform` on [0, 1) (the paper's 'Random'), or `normal`."""
+    if kind == "zeros":
+        return np.zeros(shape, np.float32)
+    if kind == "uniform":
+        return generator.random(shape, dtype=np.float32)
+    if kind == "normal":
+        return generator.standard_normal(shape, dtype=np.float32)
+    raise InputError(f"value_init is {kind!r}: use 'zeros', 'uniform' or 'normal'")
+
+
+def empty_codes(shape: tuple[int, int, int], working_memory: float) -> Array:
+    """Room for codes (n, c, k): in memory, or in an unnamed temporary file once they outgrow `working_memory` MiB."""
+    if 2 * int(np.prod(shape)) <= working_memory * 2**20:
+        return np.empty(shape, np.uint16)
+    return np.memmap(tempfile.TemporaryFile(), dtype=np.uint16, mode="w+", shape=shape)
+
+
+def train_values(
+    values: Array,
+    codes: Array,
+    labels: Array,
+    optimiser: Optimiser,
+    *,
+    epochs: int,
+    batch_size: int,
+    generator: np.random.Generator,
+    threads: int = 1,
+    verbose: int = 0,
+) -> tuple[Array, list[float]]:
+    """The table (c, m, v) after `epochs` over codes (n, c, k) in random order, and the mean loss of each epoch."""
+    trainer = kernels.ValueTrainer(values, optimiser)
+    history = []
+    with track("values", epochs * len(codes), "examples", verbose) as progress:
+        for epoch in range(epochs):
+            order = generator.permutation(len(codes))
+            total = 0.0
+            for start in range(0, len(order), STEPS_PER_CALL * batch_size):
+                part = order[start : start + STEPS_PER_CALL * batch_size]
+                total += trainer.train(codes, labels, part, batch_size, threads)
+                progress.advance(len(part))
+            history.append(total / len(codes))
+            progress.note(f"epoch {epoch + 1}/{epochs}, loss {history[-1]:.4f}")
+    return trainer.values(threads), history

@@ -1,0 +1,36 @@
+"""Every error that a user can cause: each says what is wrong, what is allowed and what to do.
+
+    ExciseError
+    ├── InputError          a value, an array or a file of features that cannot be used (a ValueError)
+    ├── ModelFileError      a model file that is foreign, truncated, corrupted or newer
+    └── MissingExtraError   an optional dependency that is not installed (an ImportError)
+"""
+
+import importlib
+from types import ModuleType
+
+
+class ExciseError(Exception):
+    """Base of all errors that excise raises on purpose; the shell prints its one line and exits 2."""
+
+
+class InputError(ExciseError, ValueError):
+    """A value, an array or a file of features cannot be used."""
+
+
+class ModelFileError(ExciseError):
+    """A model file cannot be read: foreign, truncated, corrupted or written by a newer excise."""
+
+
+class MissingExtraError(ExciseError, ImportError):
+    """An optional dependency is not installed."""
+
+
+def import_extra(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import an optional dependency, or say in one sentence which pip command brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{purpose} needs {module.split('.')[0]}, which is not installed: pip install 'excise[{extra}]'"
+        ) from error

@@ -1,0 +1,1 @@
+"""Images to features; for now, features as a user brings them."""

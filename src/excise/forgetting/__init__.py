@@ -1,0 +1,1 @@
+"""A request to forget: recorded activations, and the mask they give."""
