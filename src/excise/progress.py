@@ -1,20 +1,29 @@
 """Progress on standard error: a bar with the time left on a terminal, plain lines elsewhere."""
 
+import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TextIO
 
-PLAIN_EVERY = 10.0  # seconds between two plain lines
+BAR_EVERY, PLAIN_EVERY = 0.1, 10.0  # seconds between two updates
+BAR_WIDTH = 24
+CLEAR = "\x1b[K"  # from the cursor to the end of the line
+
+_stages: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
 
 
 class Progress:
     """Counts towards a known total; shows nothing where `verbose` is 0."""
 
     def __init__(self, label: str, total: int, unit: str, verbose: int, stream: TextIO | None = None):
-        self._label, self._total, self._unit, self._verbose = label, total, unit, verbose
+        self._label, self._total, self._unit = label, total, unit
         self._stream = stream if stream is not None else sys.stderr
-        self._bar = self._stream.isatty()
+        self._shows = bool(verbose) and self._stream is not None
+        self._bar = self._shows and self._stream.isatty()
         self._done = 0
         self._note = ""
         self._began = self._shown = time.monotonic()
@@ -25,34 +34,68 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._verbose:
-            self._show(end="\n")
+        stages = _stages.get()
+        if stages is not None:
+            stages[self._label] = stages.get(self._label, 0.0) + time.monotonic() - self._began
+        if self._shows:
+            self._show(last=True)
 
     def advance(self, count: int) -> None:
+        """`count` more units are done."""
         self._done += count
-        due = 0.1 if self._bar else PLAIN_EVERY
-        if self._verbose and time.monotonic() - self._shown >= due:
-            self._show(end="" if self._bar else "\n")
+        due = BAR_EVERY if self._bar else PLAIN_EVERY
+        if self._shows and time.monotonic() - self._shown >= due:
+            self._show(last=False)
 
     def note(self, text: str) -> None:
         """What the latest stage ended with; part of the line from now on."""
         self._note = text
 
-    def _show(self, end: str) -> None:
+    def _show(self, last: bool) -> None:
         self._shown = time.monotonic()
-        elapsed = self._shown - self._began
-        rate = self._done / elapsed if elapsed > 0 else 0.0
-        share = self._done / self._total if self._total else 1.0
-        left = elapsed * (1 - share) / share if share else 0.0
-        when = f"{elapsed:.1f} s" if share >= 1 else f"{left:.0f} s left"
-        line = f"{self._label:<8}{share:5.0%}  {rate:,.0f} {self._unit}/s  {when}"
+        line = self._line(self._shown - self._began)
         if self._bar:
-            filled = int(24 * share)
-            line = f"\r{self._label:<8}[{'#' * filled}{'.' * (24 - filled)}] {line[8:]}"
-        print(line + (f"  {self._note}" if self._note else "") + ("\x1b[K" if self._bar else ""), end=end,
-              file=self._stream, flush=True)  # fmt: skip
+            columns = shutil.get_terminal_size().columns
+            line = f"\r{line[: columns - 1]}{CLEAR}"
+        print(line, end="\n" if last or not self._bar else "", file=self._stream, flush=True)
+
+    def _line(self, elapsed: float) -> str:
+        share = min(1.0, self._done / self._total) if self._total else 1.0
+        rate = self._done / elapsed if elapsed > 0 else 0.0
+        when = duration(elapsed)
+        if share < 1:
+            when = f"{duration(elapsed * (1 - share) / share)} left" if share else "time left unknown"
+        filled = int(BAR_WIDTH * share)
+        bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] " if self._bar else ""
+        line = f"{self._label:<8}{bar}{int(100 * share):3d}%  {rate:,.0f} {self._unit}/s  {when}"
+        return f"{line}  {self._note}" if self._note else line
 
 
 def track(label: str, total: int, unit: str, verbose: int) -> Progress:
     """Progress towards `total`, to be used as a context."""
     return Progress(label, total, unit, verbose)
+
+
+@contextmanager
+def timed_stages() -> Iterator[dict[str, float]]:
+    """Seconds that each stage tracked within this context took, by its label, and `total`."""
+    stages: dict[str, float] = {}
+    token = _stages.set(stages)
+    began = time.monotonic()
+    try:
+        yield stages
+    finally:
+        _stages.reset(token)
+        stages["total"] = time.monotonic() - began
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 4.2 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,286 @@
+"""Features and labels from .npy, .npz, .safetensors, .parquet and text files, memory-mapped where the format allows."""
+
+import csv
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from excise.bottleneck.reference import Array
+from excise.errors import InputError, import_extra
+from excise.tensorfile import MalformedError, open_tensors
+
+FEATURE_NAMES = ("X", "x", "features", "embeddings")
+LABEL_NAMES = ("y", "labels", "targets", "label")
+Location = str | PathLike[str]
+
+
+def read_features(
+    path: Location, labels: Location | None = None, x_name: str | None = None, y_name: str | None = None
+) -> tuple[Array, Array | None]:
+    """Features (n, f) of a file, and its labels (n,) or those of a second file; None where there are none.
+
+    Arrays in .npz and .safetensors files and columns in .parquet files are found under their usual names
+    (X, x, features, embeddings; y, labels, targets, label), or under `x_name` and `y_name`.
+    """
+    path = Path(path)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path} is no file of features by its name: use one of {', '.join(_READERS)}")
+    _check_exists(path)
+    x, y = reader(path, x_name, y_name, labels is None)
+    if labels is not None:
+        y = read_labels(labels, y_name)
+    _check_features(path, x)
+    if y is not None:
+        y = _checked_labels(labels if labels is not None else path, y, len(x))
+    return x, y
+
+
+def read_labels(path: Location, name: str | None = None) -> Array:
+    """Labels (n,) of a .npy, .npz or .safetensors file, or of a .txt or .csv file with one label a line.
+
+    Lines are read as integers where all of them are, else as text.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    _check_exists(path)
+    if suffix == ".npy":
+        return _load_npy(path)
+    if suffix in (".txt", ".csv"):
+        return _read_lines(path)
+    if suffix in (".npz", ".safetensors"):
+        with _Archive(path) as archive:
+            return archive.array(name, LABEL_NAMES, "labels")
+    raise InputError(f"{path} is no file of labels by its name: use .npy, .npz, .safetensors, .txt or .csv")
+
+
+# -- formats ----------------------------------------------------------------------------------------------------------
+
+
+def _read_npy(path: Path, x_name: str | None, y_name: str | None, labelled: bool) -> tuple[Array, Array | None]:
+    return _load_npy(path), None
+
+
+def _read_archive(path: Path, x_name: str | None, y_name: str | None, labelled: bool) -> tuple[Array, Array | None]:
+    with _Archive(path) as archive:
+        x = archive.array(x_name, FEATURE_NAMES, "features")
+        wanted = labelled and (y_name is not None or archive.has(LABEL_NAMES))
+        return x, archive.array(y_name, LABEL_NAMES, "labels") if wanted else None
+
+
+def _read_parquet(path: Path, x_name: str | None, y_name: str | None, labelled: bool) -> tuple[Array, Array | None]:
+    parquet = import_extra("pyarrow.parquet", "parquet", f"reading {path}")
+    try:
+        table = parquet.read_table(path)
+    except Exception as error:  # pyarrow's own errors derive from several built-in ones
+        raise InputError(f"{path} cannot be read as parquet: {_first_line(error)}") from error
+    y_column = _pick(path, table.column_names, y_name, LABEL_NAMES, "labels", required=y_name is not None)
+    columns = [name for name in table.column_names if name != y_column]
+    chosen = _pick(path, columns, x_name, FEATURE_NAMES, "features", required=x_name is not None)
+    x = _parquet_features(path, table, [chosen] if chosen else columns)
+    y = None if y_column is None or not labelled else _parquet_labels(path, table[y_column])
+    return x, y
+
+
+_READERS: dict[str, Callable[[Path, str | None, str | None, bool], tuple[Array, Array | None]]] = {
+    ".npy": _read_npy,
+    ".npz": _read_archive,
+    ".safetensors": _read_archive,
+    ".parquet": _read_parquet,
+}
+
+
+def _load_npy(path: Path) -> Array:
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read as .npy: {_npy_reason(error)}") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise InputError(f"{path} is an .npz archive by its content: rename it to end in .npz")
+    return array
+
+
+def _npy_reason(error: Exception) -> str:
+    text = _first_line(error)
+    if "Python objects" in text or "pickle" in text.lower() or "Object arrays" in text:
+        return "it holds Python objects or is no array at all; save an array of numbers or strings"
+    return text
+
+
+class _Archive:
+    """Named arrays of an .npz or .safetensors file."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._npz = path.suffix.lower() == ".npz"
+        self._arrays: Mapping[str, Any]
+        try:
+            if self._npz:
+                self._arrays = np.load(path, allow_pickle=False)
+                if isinstance(self._arrays, np.ndarray):
+                    raise InputError(f"{path} is a single array by its content: rename it to end in .npy")
+            else:
+                file = open_tensors(path)
+                self._arrays, self._dtypes = file.tensors, file.dtypes
+        except MalformedError as error:
+            raise InputError(f"{path} {error}") from error
+        except InputError:
+            raise
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} cannot be read as .npz: {_npy_reason(error)}") from error
+
+    def __enter__(self) -> "_Archive":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if isinstance(self._arrays, np.lib.npyio.NpzFile):
+            self._arrays.close()
+
+    def has(self, names: Iterable[str]) -> bool:
+        return any(name in self._arrays for name in names)
+
+    def array(self, name: str | None, usual: tuple[str, ...], what: str) -> Array:
+        found = _pick(self._path, list(self._arrays), name, usual, what, required=True)
+        assert found is not None
+        try:
+            array: Array = self._arrays[found]
+        except Exception as error:  # zlib, zipfile and numpy each have their own
+            raise InputError(f"{self._path} cannot be read at {found!r}: {_npy_reason(error)}") from error
+        if not self._npz and self._dtypes[found] == "BF16":
+            return (array.astype(np.uint32) << 16).view(np.float32)
+        return array
+
+
+def _parquet_features(path: Path, table: Any, columns: list[str]) -> Array:
+    from pyarrow import types
+
+    kinds = {name: table.schema.field(name).type for name in columns}
+    lists = [name for name in columns if _is_list(kinds[name])]
+    if len(lists) == 1 and len(columns) - len(lists) == sum(not _is_number(kinds[name]) for name in columns) - 1:
+        return _parquet_lists(path, table[lists[0]], lists[0])
+    wrong = next((name for name in columns if not _is_number(kinds[name])), None)
+    if wrong is not None:
+        raise InputError(
+            f"{path} has a column {wrong!r} of {kinds[wrong]}, which is no feature: name the labels with --y-name, "
+            "or the one column that holds lists of numbers with --x-name"
+        )
+    if not columns:
+        raise InputError(f"{path} has no columns of features")
+    dtype = np.float64 if any(types.is_float64(kind) for kind in kinds.values()) else np.float32
+    out = np.empty((table.num_rows, len(columns)), dtype)
+    for i, name in enumerate(columns):
+        out[:, i] = table[name].to_numpy()
+    return out
+
+
+def _parquet_lists(path: Path, column: Any, name: str) -> Array:
+    column = column.combine_chunks()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    size = len(flat) // max(1, len(column))
+    lengths = set(column.value_lengths().to_pylist()) if hasattr(column, "value_lengths") else {size}
+    if column.null_count or lengths - {size}:
+        raise InputError(f"{path} has lists of different lengths in column {name!r}: every example needs as many")
+    return flat.reshape(len(column), size)  # type: ignore[no-any-return]
+
+
+def _parquet_labels(path: Path, column: Any) -> Array:
+    if column.null_count:
+        raise InputError(f"{path} has {column.null_count} missing labels: drop those rows first")
+    values = column.to_pylist()
+    return np.array(values) if values else np.empty(0, np.int64)
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_floating(kind) or types.is_integer(kind))
+
+
+def _read_lines(path: Path) -> Array:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as text: {_first_line(error)}") from error
+    wide = next((row for row in rows if len(row) > 1), None)
+    if wide is not None:
+        raise InputError(f"{path} has a line with {len(wide)} values: it must hold one label a line and nothing else")
+    words = [row[0].strip() for row in rows]
+    try:
+        return np.array([int(word) for word in words], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return np.array(words)
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _pick(
+    path: Path, names: list[str], name: str | None, usual: tuple[str, ...], what: str, required: bool
+) -> str | None:
+    """The one name asked for, or the only usual one that is there."""
+    if name is not None:
+        if name not in names:
+            raise InputError(f"{path} has no {name!r}: it holds {', '.join(map(repr, names)) or 'nothing'}")
+        return name
+    found = [candidate for candidate in usual if candidate in names]
+    flag = "x" if what == "features" else "y"
+    if len(found) > 1:
+        raise InputError(f"{path} has several {what}, {' and '.join(map(repr, found))}: choose with --{flag}-name")
+    if not found and required:
+        raise InputError(
+            f"{path} has no {what} under a usual name ({', '.join(usual)}): it holds "
+            f"{', '.join(map(repr, names)) or 'nothing'}; choose with --{flag}-name"
+        )
+    return found[0] if found else None
+
+
+def _check_exists(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file")
+    if not path.exists():
+        raise InputError(f"{path} does not exist: check the path")
+    if not path.is_file():
+        raise InputError(f"{path} is not a regular file: name a file on disk")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty")
+
+
+def _check_features(path: Path, x: Array) -> None:
+    if x.dtype.kind not in "fiub":
+        raise InputError(f"{path} holds features of type {x.dtype}: they must be numbers, best float32 or float16")
+    if x.ndim != 2:
+        raise InputError(f"{path} holds features of shape {x.shape}: one row per example and one column per feature")
+    if x.shape[0] == 0 or x.shape[1] == 0:
+        raise InputError(f"{path} holds no features: its shape is {x.shape}")
+
+
+def _checked_labels(path: Location, y: Array, examples: int) -> Array:
+    if y.ndim == 2 and 1 in y.shape:
+        y = y.reshape(-1)
+    if y.ndim != 1:
+        raise InputError(f"{fspath(path)} holds labels of shape {y.shape}: one label per example is needed")
+    if len(y) != examples:
+        raise InputError(f"{fspath(path)} holds {len(y):,} labels for {examples:,} examples: there must be one each")
+    if y.dtype.kind not in "fiubU":
+        raise InputError(f"{fspath(path)} holds labels of type {y.dtype}: use integers, booleans or strings")
+    if y.dtype.kind == "f":
+        wrong = y[~np.isfinite(y) | (y != np.round(y))]
+        if len(wrong):
+            raise InputError(f"{fspath(path)} holds the label {wrong.tolist()[0]!r}: labels are whole numbers or text")
+    return y
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
