@@ -3,12 +3,14 @@
 import copy
 import numbers
 import warnings
+from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -17,12 +19,23 @@ from excise.bottleneck.keys import initialize_keys
 from excise.bottleneck.model import DECODERS, LONGEST_KEY, MOST_PAIRS, MOST_RETRIEVED, Bottleneck
 from excise.bottleneck.projection import draw_projection
 from excise.bottleneck.reference import Array, Optimiser
-from excise.bottleneck.values import empty_codes, initial_values, train_values
+from excise.bottleneck.values import STEPS_PER_CALL, initial_values, train_values
 from excise.errors import InputError
+from excise.features.arrays import empty_array
+from excise.forgetting.masks import activation_counts
 from excise.presets import preset
 
 SOLVERS = ("adam", "sgd")
 VALUE_INITS = ("zeros", "uniform", "normal")
+NEVER_COPIED = ("_training", "training_codes_", "training_labels_")
+FEATURE_TYPES = [np.float32, np.float64, np.float16]  # of X as it may stay; anything else becomes the first
+
+
+def _unused_need_not_be_known(model: "KeyValueClassifier") -> bool:
+    """Whether `partial_fit` is honest: the pairs that no example selects are known only after all examples."""
+    if model.gate_unused:
+        raise AttributeError("partial_fit cannot know the pairs that no example selects: use fit, or gate_unused=False")
+    return True
 
 
 class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -49,7 +62,7 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Training of the values; `gradient_clip` bounds the L2 norm of the gradient of the whole table, `l2` adds
         l2 * values to it (every step then walks the whole table, which is slower).
     gate_unused : bool
-        Forbid pairs that no training example selected.
+        Forbid pairs that no training example selected (then there is no `partial_fit`).
     random_state : int, RandomState or None
         The same integer gives the same bytes, whatever the number of threads.
     n_jobs : int or None
@@ -68,9 +81,15 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     history_ : list of float
         Mean training loss of each epoch.
     training_codes_, training_labels_ : arrays (n, c, k) uint16 and (n,) int64
-        Codes of the training data and indices into `classes_`, after `fit`. They are personal data: they stay in
-        memory and are never saved with the model.
+        Codes of the training data and indices into `classes_`, after `fit`. They are personal data (the feature of an
+        example can be reconstructed from its code): saving, pickling, copying and masking leave them out.
     """
+
+    classes_: Array
+    bottleneck_: Bottleneck
+    history_: list[float]
+    training_codes_: Array
+    training_labels_: Array
 
     def __init__(
         self,
@@ -121,54 +140,57 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> "KeyValueClassifier":
         """Initialise the keys on X (n, f), code X once, and train the values on the codes."""
-        X, labels = self._start(X, y, None, reset=True)
+        new = copy.copy(self)  # takes the place of self at the very end: Ctrl-C leaves self as it was
+        X, labels = new._validate(X, y, None, reset=True)
         batch_size = batch_within(self.batch_size, len(X))
-        threads = kernels.available_threads(self.n_jobs)
-        self._draw_bottleneck(X, batch_size, threads)
-        codes = empty_codes((len(X), self.codebooks, self.top_k), self.working_memory)
-        self.bottleneck_.codes(X, codes, threads, self.working_memory)
-        values, self.history_ = train_values(
-            self.bottleneck_.values,
+        generators = _spawn_generators(self.random_state)
+        bottleneck = new._draw_bottleneck(X, batch_size, generators)
+        codes = new._code(bottleneck, X)
+        values, new.history_ = train_values(
+            bottleneck.values,
             codes,
             labels,
-            self._optimiser(),
+            self._optimiser(self.decoder),
             epochs=self.epochs,
             batch_size=batch_size,
-            generator=self._order,
-            threads=threads,
+            generator=generators.order,
+            threads=kernels.available_threads(self.n_jobs),
             verbose=self.verbose,
         )
-        self.training_codes_, self.training_labels_ = codes, labels
-        mask = unused_pairs(codes, self.pairs) if self.gate_unused else None
-        self._replace(values=values, mask=mask)
+        mask = activation_counts(codes, self.pairs) == 0 if self.gate_unused else None
+        new.bottleneck_ = replace(bottleneck, values=values).with_mask(mask)
+        new.training_codes_, new.training_labels_ = codes, labels
+        self.__dict__ = new.__dict__
         return self
 
+    @available_if(_unused_need_not_be_known)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "KeyValueClassifier":
-        """One pass over X. The first call draws the keys from its own X; later calls only train values.
+        """One epoch over X. The first call draws the keys from its own X; later calls only train values.
 
-        Adam's moments go on from call to call; after `fit`, loading or unpickling they start anew.
+        Adam's moments go on from call to call. They start anew after `fit`, loading, copying, Ctrl-C, or a change of
+        the parameters that they depend on. A call ends with a walk over the whole table: pass thousands of examples.
         """
         first = not hasattr(self, "bottleneck_")
         if first and classes is None:
             raise InputError("the first call of partial_fit needs classes: pass all labels that will ever be seen")
-        X, labels = self._start(X, y, classes, reset=first)
+        new = copy.copy(self)
+        X, labels = new._validate(X, y, classes, reset=first)
         batch_size = min(self.batch_size, len(X))
-        threads = kernels.available_threads(self.n_jobs)
         if first:
-            self._draw_bottleneck(X, batch_size, threads)
-            self.history_ = []
-        if getattr(self, "_trainer", None) is None:
-            self._trainer = kernels.ValueTrainer(self.bottleneck_.values, self._optimiser())
-        for name in ("training_codes_", "training_labels_"):  # they no longer hold all that the values were trained on
-            self.__dict__.pop(name, None)
-        if not hasattr(self, "_order"):
-            self._order = np.random.default_rng(_seeds(self.random_state)[3])
-        total = 0.0
-        for start, codes in self.bottleneck_.iterate_codes(X, threads, self.working_memory):
-            part = labels[start : start + len(codes)]
-            total += self._trainer.train(codes, part, self._order.permutation(len(part)), batch_size, threads)
-        self.history_.append(total / len(X))
-        self._replace(values=self._trainer.values(threads))
+            generators = _spawn_generators(self.random_state)
+            bottleneck, history = new._draw_bottleneck(X, batch_size, generators), []
+        else:
+            bottleneck, history = self.bottleneck_, self.history_
+        codes = new._code(bottleneck, X)
+        if first:
+            training = _Training(bottleneck.values, self._optimiser(bottleneck.decoder), generators.order)
+        else:
+            training = self._resume()
+        loss = training.epoch(codes, labels, batch_size, kernels.available_threads(self.n_jobs))
+        new.bottleneck_ = replace(bottleneck, values=training.values)
+        new.history_ = [*history, loss]
+        new._training = training
+        self.__dict__ = new.__dict__
         return self
 
     def codes(self, X: Any, out: Array | None = None) -> Array:
@@ -203,7 +225,11 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return labels
 
     def with_mask(self, mask: Array | None) -> "KeyValueClassifier":
-        """The same model, its arrays shared, under a mask (c, m) of pairs that may not be selected; None unmasks."""
+        """The same model, its arrays shared, under a mask (c, m) of pairs that may not be selected; None unmasks.
+
+        The mask takes the place of any before it: combine with `model.bottleneck_.mask | mask`. The training
+        codes, personal data of whoever is to be forgotten, stay behind.
+        """
         check_is_fitted(self)
         other = copy.copy(self)
         other.bottleneck_ = self.bottleneck_.with_mask(mask)
@@ -217,90 +243,124 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _start(self, X: Any, y: Any, classes: Any, reset: bool) -> tuple[Array, Array]:
-        """Validate parameters and data; set classes_; return features as they are and label indices."""
+    def _validate(self, X: Any, y: Any, classes: Any, reset: bool) -> tuple[Array, Array]:
+        """Check parameters and data, set classes_; returns X (n, f) as it is, and indices into classes_ (n,)."""
         check_parameters(self.get_params(deep=False))
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            reset=reset,
-            dtype=[np.float32, np.float64, np.float16],
-            ensure_all_finite=False,  # checked chunk by chunk, in bounded memory
-        )
+        # Whether X is finite is seen chunk by chunk, in bounded memory.
+        X, y = validate_data(self, X, y, reset=reset, dtype=FEATURE_TYPES, ensure_all_finite=False)
+        seen = _distinct(y)
         check_classification_targets(y)
-        if classes is None and not reset:
-            classes = self.classes_
-        if classes is not None and not reset and not np.array_equal(np.unique(classes), self.classes_):
-            raise InputError(f"classes changed between calls of partial_fit: they were {list(self.classes_)}")
-        known = np.unique(y if classes is None else classes)
-        if len(known) < 2:
-            raise InputError(
-                f"y has only one class, {known.tolist()[0]!r}: a classifier needs examples of at least two"
-            )
-        labels = np.searchsorted(known, y)
-        unseen = known[np.minimum(labels, len(known) - 1)] != y
-        if unseen.any():
-            raise InputError(f"label {y[unseen].tolist()[0]!r} was never declared: known classes are {known.tolist()}")
-        self.classes_ = known
         if reset:
-            for name in ("bottleneck_", "training_codes_", "training_labels_", "_trainer"):
-                self.__dict__.pop(name, None)
-        return X, labels.astype(np.int64)
+            self.classes_ = seen if classes is None else _distinct(classes)
+        elif classes is not None and not np.array_equal(_distinct(classes), self.classes_):
+            raise InputError(f"classes changed between calls of partial_fit: they were {_some(self.classes_)}")
+        if len(self.classes_) < 2:
+            raise InputError(f"there is only one class, {self.classes_.tolist()[0]!r}: a classifier needs at least two")
+        unseen = seen[~np.isin(seen, self.classes_)]
+        if len(unseen):
+            raise InputError(f"label {unseen.tolist()[0]!r} was never declared: the classes are {_some(self.classes_)}")
+        return X, np.searchsorted(self.classes_, y).astype(np.int64)
 
-    def _draw_bottleneck(self, X: Array, batch_size: int, threads: int) -> None:
-        projection_seed, key_seed, value_seed, order_seed = _seeds(self.random_state)
-        projection = draw_projection(
-            X.shape[1], self.codebooks, self.key_dim, np.random.default_rng(projection_seed)
-        )
+    def _draw_bottleneck(self, X: Array, batch_size: int, generators: "_Generators") -> Bottleneck:
+        """A bottleneck whose keys cover X and whose values are not trained yet."""
+        projection = draw_projection(X.shape[1], self.codebooks, self.key_dim, generators.projection)
         keys = initialize_keys(
             X,
             projection,
             self.pairs,
             passes=self.key_epochs,
             batch_size=batch_size,
-            generator=np.random.default_rng(key_seed),
-            threads=threads,
+            generator=generators.keys,
+            threads=kernels.available_threads(self.n_jobs),
             working_memory=self.working_memory,
             verbose=self.verbose,
         )
-        shape = (self.codebooks, self.pairs, len(self.classes_))
-        values = initial_values(shape, self.value_init, np.random.default_rng(value_seed))
-        self.bottleneck_ = Bottleneck(projection, keys, values, self.top_k, self.decoder)
-        self._order = np.random.default_rng(order_seed)
+        values = initial_values((self.codebooks, self.pairs, len(self.classes_)), self.value_init, generators.values)
+        return Bottleneck(projection, keys, values, self.top_k, self.decoder)
 
-    def _replace(self, values: Array, mask: Array | None = None) -> None:
-        b = self.bottleneck_
-        self._trainer = getattr(self, "_trainer", None)
-        self.bottleneck_ = Bottleneck(
-            b.projection, b.keys, values, b.top_k, b.decoder, b.mask if mask is None else mask
-        )
+    def _code(self, bottleneck: Bottleneck, X: Array) -> Array:
+        """Codes (n, c, k) of X, in a temporary file where they outgrow `working_memory`."""
+        codes = empty_array((len(X), len(bottleneck.keys), bottleneck.top_k), np.uint16, self.working_memory)
+        return bottleneck.codes(X, codes, kernels.available_threads(self.n_jobs), self.working_memory)
 
-    def _optimiser(self) -> Optimiser:
+    def _resume(self) -> "_Training":
+        """The training that the last `partial_fit` left, which no longer belongs to self; else one that starts anew."""
+        training = self.__dict__.pop("_training", None)
+        optimiser = self._optimiser(self.bottleneck_.decoder)
+        if isinstance(training, _Training) and training.goes_on(self.bottleneck_.values, optimiser):
+            return training
+        return _Training(self.bottleneck_.values, optimiser, _spawn_generators(self.random_state).order)
+
+    def _optimiser(self, decoder: str) -> Optimiser:
         return Optimiser(
             solver=self.solver,
             learning_rate=self.learning_rate,
             label_smoothing=self.label_smoothing,
             gradient_clip=self.gradient_clip,
             l2=self.l2,
-            decoder=self.decoder,
+            decoder=decoder,
         )
 
     def _features(self, X: Any) -> Array:
         check_is_fitted(self)
-        X = validate_data(
-            self, X, reset=False, dtype=[np.float32, np.float64, np.float16], ensure_all_finite=False
-        )
+        X = validate_data(self, X, reset=False, dtype=FEATURE_TYPES, ensure_all_finite=False)
         return X  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_trainer"}
+        return {name: value for name, value in state.items() if name not in NEVER_COPIED}
 
 
-def _seeds(random_state: Any) -> list[int]:
-    """Four independent seeds: projection, keys, values, order of examples."""
-    return [int(s) for s in check_random_state(random_state).randint(0, 2**31 - 1, size=4)]
+def _distinct(labels: Any) -> Array:
+    """The labels in order, each once."""
+    try:
+        return np.unique(labels)
+    except TypeError as error:
+        raise InputError(
+            f"labels of y are of kinds that cannot be compared ({error}): make all of them strings, or all numbers"
+        ) from error
+
+
+def _some(classes: Array) -> str:
+    """The classes in words, the first of them where there are many."""
+    return ", ".join(map(repr, classes[:10].tolist())) + (f" and {len(classes) - 10} more" if len(classes) > 10 else "")
+
+
+class _Generators(NamedTuple):
+    """Independent sources of randomness, so that a change of one part leaves the draws of the others alone."""
+
+    projection: np.random.Generator
+    keys: np.random.Generator
+    values: np.random.Generator
+    order: np.random.Generator
+
+
+def _spawn_generators(random_state: Any) -> _Generators:
+    seeds = check_random_state(random_state).randint(0, 2**31 - 1, size=len(_Generators._fields))
+    return _Generators(*map(np.random.default_rng, seeds))
+
+
+class _Training:
+    """What goes on from one `partial_fit` to the next: Adam's moments and the order of examples."""
+
+    def __init__(self, values: Array, optimiser: Optimiser, order: np.random.Generator):
+        self.values = values  # (c, m, v) after the last epoch
+        self._optimiser, self._order = optimiser, order
+        self._trainer = kernels.ValueTrainer(values, optimiser)
+
+    def goes_on(self, values: Array, optimiser: Optimiser) -> bool:
+        """Whether these are the values that it left, to be trained as before."""
+        return values is self.values and optimiser == self._optimiser
+
+    def epoch(self, codes: Array, labels: Array, batch_size: int, threads: int) -> float:
+        """One pass over codes (n, c, k) in random order; the mean loss."""
+        order = self._order.permutation(len(codes))
+        total = 0.0
+        for start in range(0, len(order), STEPS_PER_CALL * batch_size):
+            part = order[start : start + STEPS_PER_CALL * batch_size]
+            total += self._trainer.train(codes, labels, part, batch_size, threads)
+        self.values = self._trainer.values(threads)
+        return total / len(codes)
 
 
 def batch_within(batch_size: int, examples: int) -> int:
@@ -315,44 +375,46 @@ def batch_within(batch_size: int, examples: int) -> int:
     return min(batch_size, examples)
 
 
-def unused_pairs(codes: Array, pairs: int) -> Array:
-    """The mask (c, m) of the pairs that no code selected."""
-    from excise.forgetting.masks import activation_counts
-
-    return activation_counts(codes, pairs) == 0
+# name: (lowest, highest)
+WHOLE_NUMBERS = {
+    "codebooks": (1, 65_536),
+    "pairs": (1, MOST_PAIRS),
+    "key_dim": (1, LONGEST_KEY),
+    "top_k": (1, MOST_RETRIEVED),
+    "key_epochs": (0, 10**6),
+    "epochs": (0, 10**6),
+    "batch_size": (1, 2**20),
+}
+# name: (lowest, below)
+NUMBERS = {
+    "learning_rate": (0.0, np.inf),
+    "label_smoothing": (0.0, 1.0),
+    "l2": (0.0, np.inf),
+    "working_memory": (1.0, np.inf),
+}
+NAMES = {"value_init": VALUE_INITS, "decoder": DECODERS, "solver": SOLVERS}
 
 
 def check_parameters(params: dict[str, Any]) -> None:
     """Refuse a parameter outside its range with one sentence that names the range."""
-    whole = {
-        "codebooks": (1, 65_536),
-        "pairs": (1, MOST_PAIRS),
-        "key_dim": (1, LONGEST_KEY),
-        "top_k": (1, MOST_RETRIEVED),
-        "key_epochs": (0, 10**6),
-        "epochs": (0, 10**6),
-        "batch_size": (1, 2**20),
-    }
-    for name, (low, high) in whole.items():
+    for name, (low, high) in WHOLE_NUMBERS.items():
         value = params[name]
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not low <= value <= high:
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not low <= int(value) <= high:
             raise InputError(f"{name} is {value!r}: it must be a whole number from {low:,} to {high:,}")
     if params["top_k"] > params["pairs"]:
         raise InputError(f"top_k is {params['top_k']}: it cannot exceed pairs, which is {params['pairs']}")
-    for name, low, high in (
-        ("learning_rate", 0.0, np.inf),
-        ("label_smoothing", 0.0, 1.0),
-        ("l2", 0.0, np.inf),
-        ("working_memory", 1.0, np.inf),
-    ):
+    for name, (least, bound) in NUMBERS.items():
         value = params[name]
-        if not isinstance(value, numbers.Real) or not low <= value < high:
-            raise InputError(f"{name} is {value!r}: it must be a number of at least {low:g} and below {high:g}")
+        if not isinstance(value, numbers.Real) or not least <= float(value) < bound:
+            raise InputError(f"{name} is {value!r}: it must be a number of at least {least:g} and below {bound:g}")
     clip = params["gradient_clip"]
-    if clip is not None and not (isinstance(clip, numbers.Real) and 0 < clip < np.inf):
+    if clip is not None and not (isinstance(clip, numbers.Real) and 0 < float(clip) < np.inf):
         raise InputError(f"gradient_clip is {clip!r}: it must be None or a positive number")
-    for name, allowed in (("value_init", VALUE_INITS), ("decoder", DECODERS), ("solver", SOLVERS)):
+    for name, allowed in NAMES.items():
         if params[name] not in allowed:
             raise InputError(f"{name} is {params[name]!r}: use one of {', '.join(map(repr, allowed))}")
-
-
+    if not isinstance(params["gate_unused"], bool | np.bool_):
+        raise InputError(f"gate_unused is {params['gate_unused']!r}: it must be True or False")
+    n_jobs = params["n_jobs"]
+    if n_jobs is not None and (not isinstance(n_jobs, numbers.Integral) or n_jobs == 0):
+        raise InputError(f"n_jobs is {n_jobs!r}: use a positive number of threads, -1 for all cores, or None")

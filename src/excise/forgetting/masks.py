@@ -5,20 +5,24 @@ import numpy as np
 from excise.bottleneck.reference import NO_PAIR, Array
 from excise.errors import InputError
 
+ROWS = 4096  # counted at once
+
 
 def activation_counts(codes: Array, pairs: int) -> Array:
-    """How often each pair was selected by codes (n, c, k): (c, m) int64."""
-    counts = np.zeros((codes.shape[1], pairs), np.int64)
-    for i in range(codes.shape[1]):
-        slots = codes[:, i].reshape(-1)
-        counts[i] = np.bincount(slots[slots != NO_PAIR], minlength=pairs)
-    return counts
+    """How often each pair was selected by codes (n, c, k): (c, m) int64; each of the k pairs counts once."""
+    c = codes.shape[1]
+    counts = np.zeros(c * pairs, np.int64)
+    first = pairs * np.arange(c)[:, None]  # (c, 1)
+    for start in range(0, len(codes), ROWS):
+        part = codes[start : start + ROWS]
+        counts += np.bincount((first + part)[part != NO_PAIR], minlength=c * pairs)
+    return counts.reshape(c, pairs)
 
 
 def most_activated(counts: Array, size: int) -> Array:
     """The mask of the `size` most activated pairs of all codebooks; ties go to the lower codebook and pair."""
     if not 0 <= size <= counts.size:
-        raise InputError(f"the mask cannot hold {size} pairs: there are {counts.size}")
+        raise InputError(f"the mask cannot hold {size:,} pairs: there are {counts.size:,}")
     mask = np.zeros(counts.size, bool)
     mask[np.argsort(-counts.reshape(-1), kind="stable")[:size]] = True
     return mask.reshape(counts.shape)
