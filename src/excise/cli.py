@@ -1,0 +1,597 @@
+"""The shell's door: `excise demo | train | evaluate | predict | info`."""
+
+import argparse
+import csv
+import inspect
+import io
+import json
+import math
+import os
+import sys
+import types
+import typing
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from excise import __version__, demo
+from excise.atomic import check_writable, written_whole
+from excise.bottleneck import kernels
+from excise.bottleneck.model import DECODERS
+from excise.bottleneck.reference import Array
+from excise.errors import ExciseError, InputError, ModelFileError
+from excise.estimator import SOLVERS, VALUE_INITS, KeyValueClassifier, check_parameters
+from excise.evaluation import evaluate, iterate_logits, label_indices, softmax, training_accuracy
+from excise.features.files import read_features
+from excise.presets import PRESETS, preset
+from excise.progress import duration, timed_stages
+from excise.storage import load, model_bytes, save, versions_of
+
+Result = dict[str, Any]
+
+# What `excise train --help` says about each parameter of KeyValueClassifier, by group.
+PARAMETER_HELP = {
+    "layout of the model": {
+        "codebooks": "independent tables of pairs that vote on each example",
+        "pairs": "key-value pairs per codebook, at most 65,535",
+        "key_dim": "size of a key, 1 to 64; features are projected to it",
+        "top_k": "nearest pairs that answer per codebook, 1 to 32",
+        "decoder": "how the answers of one codebook are combined",
+    },
+    "training": {
+        "key_epochs": "passes over the features that place the keys; no labels are used",
+        "value_init": "values before training",
+        "solver": "optimiser of the values",
+        "epochs": "passes over the examples that train the values",
+        "learning_rate": "step size of the optimiser",
+        "batch_size": "examples per step; at most as many as there are",
+        "label_smoothing": "share of every target that is spread over all classes",
+        "gradient_clip": "bound on the gradient's L2 norm, or none",
+        "l2": "weight of the penalty l2/2 * |values|^2; slower when set",
+        "gate_unused": "forbid pairs that no training example selected",
+        "random_state": "seed; the same number gives the same model, byte for byte",
+    },
+    "running": {
+        "n_jobs": "threads; none for all cores this process may use",
+        "verbose": "0 hides progress, 1 shows it on standard error",
+        "working_memory": "MiB that training may take beyond features and model",
+    },
+}
+ALIASES = {"random_state": ["--seed"], "n_jobs": ["--threads"]}
+CHOICES = {"value_init": VALUE_INITS, "decoder": DECODERS, "solver": SOLVERS}
+FEATURES_HELP = "features, one row per example: .npy, .npz, .safetensors or .parquet"
+FORMATS = (".npy", ".csv", ".npz")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code: 0, 2 for an error of the user's, 130 for Ctrl-C."""
+    try:
+        args = build_parser().parse_args(argv)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            result: Result = args.run(args)
+        _print(json.dumps(_plain(result), allow_nan=False) if args.json else args.render(result))
+        return 0
+    except KeyboardInterrupt:
+        return _fail("interrupted; no file was left half-written", 130)
+    except BrokenPipeError:  # whoever read the output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except ExciseError as error:
+        return _fail(f"error: {error}")
+    except MemoryError as error:
+        detail = f" ({error})" if str(error) else ""
+        return _fail(f"error: out of memory{detail}; use fewer codebooks or pairs, or a smaller --working-memory")
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _fail(
+            f"error: {name}{error.strerror or error}; check the path, its permissions and the room on the disk"
+        )
+
+
+# -- commands: each takes the arguments and returns what `--json` prints ----------------------------------------------
+
+
+def run_demo(args: argparse.Namespace) -> Result:
+    """Train on scikit-learn's digits, forget one, and compare."""
+    _say_why_slow()
+    return asdict(demo.run(args.forget, args.seed, args.threads, 0 if args.quiet else 1))
+
+
+def run_train(args: argparse.Namespace) -> Result:
+    """Train a model on a file of features and write it."""
+    model = KeyValueClassifier(**_parameters(args))
+    check_parameters(model.get_params(deep=False))
+    _check_output(args.out, args.features, args.labels, args.validation, args.validation_labels)
+    x, y = _labelled(args.features, args.labels, args)
+    _check_batch(args.features, len(x), model.batch_size)
+    validation = _validation(args, x, y)
+    check_writable(args.out, model_bytes(_axes(model, x, y)), ModelFileError)
+    _say_why_slow()
+    with timed_stages() as seconds:
+        model.fit(x, y)
+    save(model, args.out)
+    return {
+        "model": args.out,
+        "bytes": os.path.getsize(args.out),
+        "examples": len(x),
+        "classes": len(model.classes_),
+        "axes": model.bottleneck_.axes,
+        "seconds": seconds,
+        "loss": model.history_[-1] if model.history_ else None,
+        "training_accuracy": training_accuracy(model),
+        "validation_accuracy": evaluate(model, *validation, model.verbose).accuracy if validation else None,
+        "parameters": model.get_params(deep=False),
+        "kernels": kernels.BACKEND,
+    }
+
+
+def run_evaluate(args: argparse.Namespace) -> Result:
+    """Measure a model on labelled features."""
+    model = _load(args)
+    x, y = _labelled(args.features, args.labels, args)
+    _check_width(args, model, x)
+    found = evaluate(model, x, y, 0 if args.quiet else 1)
+    classes = [{"class": name, "accuracy": accuracy} for name, accuracy in found.per_class.items()]
+    return {"model": args.model, **asdict(found), "per_class": classes}
+
+
+def run_predict(args: argparse.Namespace) -> Result:
+    """Predict the label of every row."""
+    model = _load(args)
+    if args.out is not None:
+        if Path(args.out).suffix.lower() not in FORMATS:
+            raise InputError(f"cannot write {args.out}: its name must end in one of {', '.join(FORMATS)}")
+        _check_output(args.out, args.features, args.model)
+    x, _ = read_features(args.features, None, args.x_name)
+    _check_width(args, model, x)
+    labels, probabilities = _predict(model, x, args)
+    if args.out is not None:
+        write_predictions(args.out, model.classes_, labels, probabilities)
+    result: Result = {"model": args.model, "examples": len(x), "classes": model.classes_.tolist(), "out": args.out}
+    if args.out is None:
+        result["labels"] = labels.tolist()
+        result["probabilities"] = None if probabilities is None else probabilities.tolist()
+    return result
+
+
+def run_info(args: argparse.Namespace) -> Result:
+    """Describe a model file."""
+    model = load(args.model, verify=not args.no_verify)
+    mask = model.bottleneck_.mask
+    masked, pairs = (0, 1) if mask is None else (int(mask.sum()), mask.size)
+    return {
+        "model": args.model,
+        "bytes": os.path.getsize(args.model),
+        "digests": "not checked" if args.no_verify else "match",
+        "axes": model.bottleneck_.axes,
+        "classes": model.classes_.tolist(),
+        "masked": {"pairs": masked, "share": masked / pairs},
+        "epochs_trained": len(model.history_),
+        "loss": model.history_[-1] if model.history_ else None,
+        "parameters": model.get_params(deep=False),
+        "versions": versions_of(args.model),
+    }
+
+
+def write_predictions(path: str, classes: Array, labels: Array, probabilities: Array | None) -> None:
+    """Write labels (n,), and probabilities (n, v) if there are any, whole or not at all."""
+    kind = Path(path).suffix.lower()
+    labels, classes = (a.astype(str) if a.dtype == object else a for a in (labels, classes))  # no pickle
+    with written_whole(path) as file:
+        if kind == ".csv":
+            _write_csv(file, classes, labels, probabilities)
+        elif kind == ".npz":
+            if probabilities is None:
+                np.savez(file, labels=labels, classes=classes)
+            else:
+                np.savez(file, labels=labels, classes=classes, probabilities=probabilities)
+        else:
+            array = np.ascontiguousarray(labels if probabilities is None else probabilities)
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+            file.write(array.reshape(-1).view(np.uint8).data)  # np.save hides why a disk refuses
+
+
+# -- what a person reads ----------------------------------------------------------------------------------------------
+
+
+def render_demo(result: Result) -> str:
+    """The table of the demo."""
+    digit, examples = result["forgotten"], result["examples"]
+    lines = [f"{sum(examples.values()):,} handwritten digits; every {digit} is to be forgotten.", ""]
+    lines.append(f"{'test accuracy':<36}{'retain':>8}{'forget':>8}")
+    for name, key in (("before", "before"), ("after masking", "after"), ("control: the logit set to -inf", "control")):
+        lines.append(f"{name:<36}{result[key]['retain']:>8.1%}{result[key]['forget']:>8.1%}")
+    share = result["pairs_masked"] / result["pairs"]
+    rows = [
+        ("pairs masked", f"{result['pairs_masked']:,} of {result['pairs']:,} ({share:.1%})"),
+        ("time to forget", f"{result['forgetting_milliseconds']:.2f} ms to count activations and mask"),
+        ("", f"{result['choosing_milliseconds']:.0f} ms before, to choose how many on held-out training data"),
+        ("time to train", f"{duration(result['training_seconds'])} on {examples['train']:,} examples"),
+    ]
+    lines += ["", *_aligned(rows), ""]
+    if not result["reached_zero"]:
+        lines += [f"Some held-out {digit}s were still recognised with every pair masked that the class activates.", ""]
+    lines += [
+        f"The {examples['test']} test examples had no part in training or in choosing the mask.",
+        "The control costs nothing and leaves the model untouched: 0% alone proves little.",
+        "A mask hides what was learned; it does not erase it from the file.",
+        "",
+        "Your own embeddings: excise train --help. The rest: README.md and docs/.",
+    ]
+    return "\n".join(lines)
+
+
+def render_train(result: Result) -> str:
+    """A table of what was trained."""
+    seconds = dict(result["seconds"])
+    total = seconds.pop("total")
+    stages = [f"{name} {duration(spent)}" for name, spent in seconds.items()]
+    stages.append(f"rest {duration(max(0.0, total - sum(seconds.values())))}")
+    rows = [
+        ("examples", f"{result['examples']:,}"),
+        ("classes", f"{result['classes']:,}"),
+        ("time", f"{duration(total)} ({', '.join(stages)})"),
+        ("training accuracy", f"{result['training_accuracy']:.2%}"),
+    ]
+    if result["validation_accuracy"] is not None:
+        rows.append(("validation accuracy", f"{result['validation_accuracy']:.2%}"))
+    rows.append(("model", f"{result['model']} ({_mebibytes(result['bytes'])})"))
+    return "\n".join(_aligned(rows))
+
+
+def render_evaluate(result: Result) -> str:
+    """Accuracy as a whole, then by class."""
+    rows = [
+        ("examples", f"{result['examples']:,}"),
+        ("accuracy", f"{result['accuracy']:.2%}"),
+        ("loss", f"{result['loss']:.4f}"),
+    ]
+    for row in result["per_class"]:
+        rows.append((f"class {row['class']}", "no examples" if row["accuracy"] is None else f"{row['accuracy']:.2%}"))
+    return "\n".join(_aligned(rows))
+
+
+def render_predict(result: Result) -> str:
+    """One prediction a line, or where they were written."""
+    if result["out"] is not None:
+        return f"{result['examples']:,} predictions written to {result['out']}"
+    if result["probabilities"] is None:
+        return "\n".join(map(str, result["labels"]))
+    lines = [",".join(map(str, ["label", *result["classes"]]))]
+    for label, row in zip(result["labels"], result["probabilities"], strict=True):
+        lines.append(",".join([str(label), *(f"{p:.6g}" for p in row)]))
+    return "\n".join(lines)
+
+
+def render_info(result: Result) -> str:
+    """A table of what is in a model file."""
+    masked, classes = result["masked"], result["classes"]
+    shown = ", ".join(map(str, classes[:10])) + (f", ... ({len(classes):,} in all)" if len(classes) > 10 else "")
+    rows = [("model", f"{result['model']} ({_mebibytes(result['bytes'])}, digests {result['digests']})")]
+    rows += [(name, f"{size:,}") for name, size in result["axes"].items()]
+    rows += [
+        ("labels", shown),
+        ("masked", f"{masked['pairs']:,} pairs ({masked['share']:.1%})"),
+        ("trained", f"{result['epochs_trained']} epochs"),
+    ]
+    rows += [(name, str(value)) for name, value in result["parameters"].items() if name not in result["axes"]]
+    rows += [(name, f"version {version}") for name, version in result["versions"].items()]
+    return "\n".join(_aligned(rows))
+
+
+# -- the parser -------------------------------------------------------------------------------------------------------
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the command `excise`, its help included."""
+    parser = _parser(
+        argparse.ArgumentParser,
+        prog="excise",
+        description="Train a classifier on the features of a frozen backbone that can later forget a class.",
+        epilog="""Start here:
+  excise demo                                         a tour on handwritten digits, in seconds
+  excise train features.npy --labels labels.npy -o model.safetensors
+  excise evaluate model.safetensors test.npz
+  excise predict model.safetensors new.npy -o labels.csv
+
+Results go to standard output, progress and errors to standard error.
+Exit codes: 0 done, 2 something to correct (one line says what), 130 interrupted.""",
+    )
+    version = f"excise {__version__} (kernels: {kernels.BACKEND})"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (_add_demo, _add_train, _add_evaluate, _add_predict, _add_info):
+        add(commands)
+    return parser
+
+
+def _add_demo(commands: Any) -> None:
+    command = _command(
+        commands,
+        "demo",
+        run_demo,
+        render_demo,
+        "train on handwritten digits, forget one, show what is left",
+        "excise demo --forget 3",
+    )
+    command.add_argument("--forget", type=int, default=8, metavar="DIGIT", help="the digit to forget (default: 8)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the split and of the model (default: 0)")
+    _add_threads(command)
+
+
+def _add_train(commands: Any) -> None:
+    command = _command(
+        commands,
+        "train",
+        run_train,
+        render_train,
+        "train a model on features and labels",
+        "excise train features.npy --labels labels.npy -o model.safetensors\n"
+        "  excise train train.npz -o model.safetensors --preset cifar10-resnet50 --epochs 20 --seed 0",
+    )
+    command.add_argument("features", metavar="FEATURES", help=FEATURES_HELP)
+    command.add_argument("-o", "--out", required=True, metavar="MODEL", help="file to write, as model.safetensors")
+    _add_labels(command)
+    command.add_argument("--validation", metavar="FEATURES", help="labelled features to measure the model on")
+    command.add_argument("--validation-labels", metavar="FILE", help="labels of --validation, where it has none")
+    command.add_argument(
+        "--preset",
+        metavar="NAME",
+        help=f"the paper's parameters for a data set and a backbone; flags given beside it win: {', '.join(PRESETS)}",
+    )
+    signature = inspect.signature(KeyValueClassifier.__init__).parameters
+    for title, flags in PARAMETER_HELP.items():
+        group = command.add_argument_group(title)
+        for name, text in flags.items():
+            _add_parameter(group, name, signature[name], text)
+
+
+def _add_parameter(group: Any, name: str, parameter: inspect.Parameter, text: str) -> None:
+    """A flag for one parameter of the classifier; left out of the arguments unless it is given."""
+    flags = [f"--{name.replace('_', '-')}", *ALIASES.get(name, [])]
+    default = 1 if name == "verbose" else parameter.default
+    text = f"{text} (default: {str(default).lower() if default is None else default})"
+    options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+    if parameter.annotation is bool:
+        group.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text.replace("False", "no"), **options)
+    elif name in CHOICES:
+        group.add_argument(*flags, choices=CHOICES[name], help=text, **options)
+    else:
+        kind = _number(parameter.annotation)
+        group.add_argument(*flags, type=kind, metavar="X" if kind.__name__ == "number" else "N", help=text, **options)
+
+
+def _add_evaluate(commands: Any) -> None:
+    command = _command(
+        commands,
+        "evaluate",
+        run_evaluate,
+        render_evaluate,
+        "accuracy and loss of a model, as a whole and by class",
+        "excise evaluate model.safetensors test.npy --labels test-labels.txt",
+    )
+    _add_model(command)
+    command.add_argument("features", metavar="FEATURES", help=FEATURES_HELP)
+    _add_labels(command)
+    _add_threads(command)
+
+
+def _add_predict(commands: Any) -> None:
+    command = _command(
+        commands,
+        "predict",
+        run_predict,
+        render_predict,
+        "labels or probabilities for new features",
+        "excise predict model.safetensors new.npy\n"
+        "  excise predict model.safetensors new.npy --proba -o probabilities.csv",
+    )
+    _add_model(command)
+    command.add_argument("features", metavar="FEATURES", help=FEATURES_HELP)
+    command.add_argument("--x-name", metavar="NAME", help="name of the features within the file")
+    command.add_argument("-o", "--out", metavar="FILE", help="file to write, .npy, .csv or .npz (default: print them)")
+    command.add_argument("--proba", action="store_true", help="probabilities of all classes beside the label")
+    _add_threads(command)
+
+
+def _add_info(commands: Any) -> None:
+    command = _command(
+        commands,
+        "info",
+        run_info,
+        render_info,
+        "what is in a model file",
+        "excise info model.safetensors\n  excise info model.safetensors --json | jq .masked",
+    )
+    _add_model(command)
+
+
+def _command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], Result],
+    render: Callable[[Result], str],
+    text: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    description = f"{text[0].upper()}{text[1:]}."
+    plural = "Examples" if "\n" in example else "Example"
+    command = _parser(commands.add_parser, name, help=text, description=description, epilog=f"{plural}:\n  {example}")
+    command.set_defaults(run=run, render=render)
+    command.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    return command
+
+
+def _parser(make: Callable[..., argparse.ArgumentParser], *args: Any, **options: Any) -> argparse.ArgumentParser:
+    return make(*args, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL", help="model file written by `excise train`")
+    command.add_argument("--no-verify", action="store_true", help="skip the digests: faster on large files")
+
+
+def _add_labels(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="labels, where FEATURES has none: .npy, .npz, .safetensors, or .txt and .csv with one a line",
+    )
+    command.add_argument("--x-name", metavar="NAME", help="name of the features within the file (default: X, x, ...)")
+    command.add_argument(
+        "--y-name", metavar="NAME", help="name of the labels within the file (default: y, labels, ...)"
+    )
+
+
+def _add_threads(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--threads", type=int, metavar="N", help="threads (default: all cores this process may use)")
+
+
+def _number(annotation: Any) -> Callable[[str], Any]:
+    """What turns a flag's text into the annotated number, or into None where that is allowed."""
+    kinds = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    optional = annotation is Any or type(None) in kinds
+    base = float if float in kinds else int
+
+    def whole(text: str) -> Any:
+        return None if optional and text.lower() == "none" else int(text)
+
+    def number(text: str) -> Any:
+        return None if optional and text.lower() == "none" else float(text)
+
+    return number if base is float else whole
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _parameters(args: argparse.Namespace) -> dict[str, Any]:
+    """The preset's parameters, then the flags that were given."""
+    given = {name: value for name, value in vars(args).items() if name in KeyValueClassifier().get_params(deep=False)}
+    start = preset(args.preset) if args.preset is not None else {}
+    return {"verbose": 0 if args.quiet else 1, **start, **given}
+
+
+def _load(args: argparse.Namespace) -> KeyValueClassifier:
+    return load(args.model, verify=not args.no_verify).set_params(n_jobs=args.threads)  # type: ignore[no-any-return]
+
+
+def _labelled(features: str, labels: str | None, args: argparse.Namespace) -> tuple[Array, Array]:
+    x, y = read_features(features, labels, args.x_name, args.y_name)
+    if y is None:
+        raise InputError(f"{features} holds no labels: give a file of them with --labels, or their name with --y-name")
+    return x, y
+
+
+def _validation(args: argparse.Namespace, x: Array, y: Array) -> tuple[Array, Array] | None:
+    """The validation data, refused before training where the model could not be measured on it."""
+    if args.validation is None:
+        return None
+    validation = _labelled(args.validation, args.validation_labels, args)
+    if validation[0].shape[1] != x.shape[1]:
+        raise InputError(
+            f"{args.validation} has features of size {validation[0].shape[1]} and {args.features} of {x.shape[1]}"
+        )
+    label_indices(np.unique(y), validation[1])
+    return validation
+
+
+def _axes(model: KeyValueClassifier, x: Array, y: Array) -> dict[str, int]:
+    return {**model.get_params(deep=False), "features": x.shape[1], "classes": len(np.unique(y))}
+
+
+def _check_batch(path: str, examples: int, batch_size: int) -> None:
+    if examples < batch_size:
+        raise InputError(
+            f"{path} has {examples:,} examples, fewer than a batch of {batch_size:,}: "
+            f"set --batch-size to at most {examples}"
+        )
+
+
+def _check_width(args: argparse.Namespace, model: KeyValueClassifier, x: Array) -> None:
+    if x.shape[1] != model.n_features_in_:
+        raise InputError(
+            f"{args.features} has features of size {x.shape[1]} and {args.model} was trained on size "
+            f"{model.n_features_in_}: use features of the same backbone"
+        )
+
+
+def _check_output(out: str, *inputs: str | None) -> None:
+    """Refuse an output that cannot be written, or that would replace what is read."""
+    for path in inputs:
+        if path is not None and os.path.exists(path) and os.path.exists(out) and os.path.samefile(path, out):
+            raise InputError(f"{out} is both read and written: choose another name for the output")
+    check_writable(out)
+
+
+def _predict(model: KeyValueClassifier, x: Array, args: argparse.Namespace) -> tuple[Array, Array | None]:
+    best = np.empty(len(x), np.int64)
+    probabilities = np.empty((len(x), len(model.classes_)), np.float32) if args.proba else None
+    for start, logits in iterate_logits(model, x, "predict", 0 if args.quiet else 1):
+        best[start : start + len(logits)] = logits.argmax(axis=1)
+        if probabilities is not None:
+            probabilities[start : start + len(logits)] = softmax(logits)
+    return model.classes_[best], probabilities
+
+
+def _write_csv(file: BinaryIO, classes: Array, labels: Array, probabilities: Array | None) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["label", *([] if probabilities is None else classes.tolist())])
+    for i, label in enumerate(labels.tolist()):
+        writer.writerow([label, *([] if probabilities is None else probabilities[i].tolist())])
+    text.flush()
+    text.detach()
+
+
+def _aligned(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows) + 2
+    return [f"{name:<{width}}{text}" for name, text in rows]
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's own types; a loss that is not finite becomes null."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _say_why_slow() -> None:
+    if kernels.WHY_SLOW is not None:
+        print(f"excise: note: {kernels.WHY_SLOW}", file=sys.stderr)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"excise: warning: {_one_line(message)}", file=sys.stderr)
+
+
+def _print(text: str) -> None:
+    print(text)
+    sys.stdout.flush()  # here, where a reader that has gone or a full disk can still be told
+
+
+def _fail(message: str, code: int = 2) -> int:
+    print(f"excise: {_one_line(message)}", file=sys.stderr)
+    return code
+
+
+def _one_line(message: Any) -> str:
+    return " ".join(str(message).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
