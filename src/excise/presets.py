@@ -1,10 +1,11 @@
-"""The paper's hyper-parameters of the base models (its appendix, 'Hyperparameters used for training the base DKVB models')."""
+"""The hyper-parameters of the base models in the paper's appendix, by data set and backbone."""
 
 from typing import Any
 
 from excise.errors import InputError
 
-# differs from the paper: its 'Random' is uniform on [0, 1) and its 'Gaussian Random' is normal (FACTS, section 1).
+# Table 'Hyperparameters used for training the base DKVB models'. Its 'Random' and 'Uniform Random' are uniform on [0, 1),
+# its 'Gaussian Random' is standard normal.
 _ROWS = {
     # name: (top_k, key_dim, value_init, learning_rate, epochs)
     "cifar10-vit-b32": (1, 8, "normal", 0.1, 74),
