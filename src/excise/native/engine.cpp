@@ -1,0 +1,679 @@
+#include "engine.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace excise {
+
+namespace {
+
+constexpr int kSumGroups = 16;
+constexpr int kQueries = 64;    // searched at a time, so that their running minima stay in the first cache
+constexpr int kLongest = 200;   // .9^200 < 1e-9: a row that rested longer stands still
+
+int thread_number() {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+std::vector<const Isa*> tables() {
+    std::vector<const Isa*> all;
+#ifdef EXCISE_BUILD_AVX512
+    if (avx512()) all.push_back(avx512());
+#endif
+#ifdef EXCISE_BUILD_AVX2
+    if (avx2()) all.push_back(avx2());
+#endif
+#ifdef EXCISE_BUILD_NEON
+    all.push_back(neon());
+#endif
+    all.push_back(plain());
+    return all;
+}
+
+std::atomic<const Isa*> chosen{nullptr};
+
+int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+int group_start(int group, int groups, int c) { return static_cast<int>(static_cast<int64_t>(group) * c / groups); }
+
+float exponential(float x) {  // x <= 0; the same bits everywhere, which libm does not promise
+    x = std::max(x, -104.0f);
+    const float magic = 12582912.0f, n = (x * 1.44269504088896341f + magic) - magic;
+    const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    const float y = p * (r * r) + r + 1.0f;
+    if (n < -125.0f) return 0.0f;
+    const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23;
+    float power;
+    std::memcpy(&power, &bits, 4);
+    return y * power;
+}
+
+}  // namespace
+
+const Isa& isa() {
+    if (!chosen) chosen = tables().front();
+    return *chosen.load();
+}
+
+bool use(const std::string& name) {
+    for (const Isa* table : tables())
+        if (name == table->name) {
+            chosen = table;
+            return true;
+        }
+    return false;
+}
+
+std::vector<std::string> available() {
+    std::vector<std::string> names;
+    for (const Isa* table : tables()) names.push_back(table->name);
+    return names;
+}
+
+Buffer::Buffer(int64_t floats) {
+    const size_t page = floats >= (1 << 19) ? size_t{1} << 21 : 64;
+    const size_t bytes = static_cast<size_t>(round_up(std::max<int64_t>(floats, 1) * 4, static_cast<int64_t>(page)));
+    data_.reset(static_cast<float*>(std::aligned_alloc(page, bytes)));
+    if (!data_) throw std::bad_alloc();
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (page > 64) madvise(data_.get(), bytes, MADV_HUGEPAGE);
+#endif
+}
+
+// ---- projection -----------------------------------------------------------------------------------------------------
+
+void project(const float* x, int64_t n, int f, const float* projection, int64_t columns, float* z, int threads) {
+    const Isa& kernel = isa();
+    const int width = kernel.panel;
+    const int64_t panels = (columns + width - 1) / width;
+    if (n < 32) {  // too few rows to pay for packing
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t p = 0; p < panels; ++p) {
+            const int cols = static_cast<int>(std::min<int64_t>(width, columns - p * width));
+            kernel.project(x, f, static_cast<int>(n), f, projection + p * width, columns, cols, z + p * width, columns);
+        }
+        return;
+    }
+    Buffer packed(panels * f * width);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t p = 0; p < panels; ++p) {
+        const int cols = static_cast<int>(std::min<int64_t>(width, columns - p * width));
+        for (int i = 0; i < f; ++i)
+            std::memcpy(packed.data() + (p * f + i) * width, projection + i * columns + p * width, 4u * cols);
+    }
+    const int64_t rows = 64, blocks = (n + rows - 1) / rows;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) collapse(1)
+    for (int64_t b = 0; b < blocks; ++b)
+        for (int64_t p = 0; p < panels; ++p) {
+            const int cols = static_cast<int>(std::min<int64_t>(width, columns - p * width));
+            const int count = static_cast<int>(std::min(rows, n - b * rows));
+            kernel.project(x + b * rows * f, f, count, f, packed.data() + p * f * width, width, cols,
+                           z + b * rows * columns + p * width, columns);
+        }
+}
+
+// ---- search ---------------------------------------------------------------------------------------------------------
+
+PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* live)
+    : isa_(isa()), c_(c), m_(m), d_(d), codebooks_(static_cast<size_t>(c)) {
+    const int block = isa_.block;
+    for (int i = 0; i < c; ++i) {
+        Codebook& book = codebooks_[static_cast<size_t>(i)];
+        for (int j = 0; j < m; ++j)
+            if (!live || live[static_cast<int64_t>(i) * m + j]) book.ids.push_back(static_cast<uint16_t>(j));
+        book.blocks = static_cast<int>((static_cast<int64_t>(book.ids.size()) + block - 1) / block);
+        const int64_t size = static_cast<int64_t>(book.blocks) * block;
+        book.keys = Buffer(size * d);
+        std::fill(book.keys.data(), book.keys.data() + size * d, 0.0f);
+        for (size_t p = 0; p < book.ids.size(); ++p) {
+            const float* key = keys + (static_cast<int64_t>(i) * m + book.ids[p]) * d;
+            float* to = book.keys.data() + static_cast<int64_t>(p) / block * d * block + static_cast<int64_t>(p) % block;
+            for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] = key[j];
+        }
+        book.half.resize(static_cast<size_t>(size));
+        isa_.half_norms(book.keys.data(), d, book.blocks, book.half.data());
+        std::fill(book.half.begin() + static_cast<int64_t>(book.ids.size()), book.half.end(),
+                  std::numeric_limits<float>::infinity());
+    }
+}
+
+void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, int threads) const {
+    const int books = n < 2 * kQueries ? 4 : 16;  // of a task
+    const int64_t queries = 8 * kQueries;         // of a task
+    const int64_t rows = (n + queries - 1) / queries, columns = (c_ + books - 1) / books;
+    int blocks = 2;
+    for (const Codebook& book : codebooks_) blocks = std::max(blocks, book.blocks);
+#pragma omp parallel num_threads(threads)
+    {
+        const int most = static_cast<int>(std::min<int64_t>(kQueries, n));
+        Buffer scratch(static_cast<int64_t>(isa_.width) * most * (k == 1 ? 2 : blocks));
+        std::vector<float> tile(static_cast<size_t>(most) * static_cast<size_t>(d_));
+        std::vector<int32_t> found(static_cast<size_t>(most) * static_cast<size_t>(k));
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < rows * columns; ++task) {
+            const int64_t from = task / columns * queries, to = std::min(from + queries, n);
+            const int first = static_cast<int>(task % columns) * books, last = std::min(first + books, c_);
+            for (int i = first; i < last; ++i) {
+                const Codebook& book = codebooks_[static_cast<size_t>(i)];
+                for (int64_t start = from; start < to; start += kQueries) {
+                    const int count = static_cast<int>(std::min<int64_t>(kQueries, to - start));
+                    for (int q = 0; q < count; ++q)
+                        std::memcpy(&tile[static_cast<size_t>(q * d_)], z + ((start + q) * c_ + i) * d_, 4u * d_);
+                    if (k == 1)
+                        isa_.nearest(tile.data(), count, d_, book.keys.data(), book.half.data(), book.blocks,
+                                     scratch.data(), found.data());
+                    else
+                        isa_.nearest_k(tile.data(), count, d_, k, book.keys.data(), book.half.data(), book.blocks,
+                                       scratch.data(), found.data());
+                    for (int q = 0; q < count; ++q)
+                        for (int s = 0; s < k; ++s) {
+                            const int32_t at = found[static_cast<size_t>(q * k + s)];
+                            codes[((start + q) * c_ + i) * k + s] = at < 0 ? kNoPair : book.ids[static_cast<size_t>(at)];
+                        }
+                }
+            }
+        }
+    }
+}
+
+// ---- key initialisation ---------------------------------------------------------------------------------------------
+
+struct KeyInitializer::Scratch {
+    Buffer added, hits, search;
+    std::vector<float> tile;
+    std::vector<int32_t> found;
+};
+
+KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t seed, int batch_size)
+    : isa_(isa()), c_(c), m_(m), d_(d), blocks_((m + isa_.block - 1) / isa_.block), batch_size_(batch_size),
+      seed_(seed) {
+    const int block = isa_.block;
+    const int64_t size = static_cast<int64_t>(blocks_) * block;
+    for (int i = 0; i < c; ++i) {
+        Buffer packed(size * d), sums(size * d), counts(size), half(size);
+        std::fill(packed.data(), packed.data() + size * d, 0.0f);
+        for (int p = 0; p < m; ++p)
+            for (int j = 0; j < d; ++j)
+                packed.data()[(static_cast<int64_t>(p / block) * d + j) * block + p % block] =
+                    keys[(static_cast<int64_t>(i) * m + p) * d + j];
+        std::memcpy(sums.data(), packed.data(), static_cast<size_t>(size * d) * 4);
+        std::fill(counts.data(), counts.data() + size, 0.0f);
+        keys_.push_back(std::move(packed));
+        sums_.push_back(std::move(sums));
+        counts_.push_back(std::move(counts));
+        half_.push_back(std::move(half));
+    }
+}
+
+void KeyInitializer::keys(float* out) const {
+    const int block = isa_.block;
+    for (int i = 0; i < c_; ++i)
+        for (int p = 0; p < m_; ++p)
+            for (int j = 0; j < d_; ++j)
+                out[(static_cast<int64_t>(i) * m_ + p) * d_ + j] =
+                    keys_[static_cast<size_t>(i)].data()[(static_cast<int64_t>(p / block) * d_ + j) * block + p % block];
+}
+
+void KeyInitializer::update(const float* z, int64_t n, int threads) {
+    const int64_t batches = (n + batch_size_ - 1) / batch_size_;
+#pragma omp parallel num_threads(threads)
+    {
+        Scratch scratch;
+        const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
+        scratch.added = Buffer(size * d_);
+        scratch.hits = Buffer(size);
+        scratch.search = Buffer(2 * isa_.width * kQueries);
+        scratch.tile.resize(static_cast<size_t>(batch_size_) * static_cast<size_t>(d_));
+        scratch.found.resize(static_cast<size_t>(batch_size_));
+#pragma omp for schedule(dynamic)
+        for (int i = 0; i < c_; ++i)  // a codebook's batches follow one another; codebooks know nothing of each other
+            for (int64_t b = 0; b < batches; ++b) {
+                const int count = static_cast<int>(std::min<int64_t>(batch_size_, n - b * batch_size_));
+                update_codebook(i, z + b * batch_size_ * c_ * d_, count, step_ + static_cast<uint64_t>(b), scratch);
+            }
+    }
+    step_ += static_cast<uint64_t>(batches);
+}
+
+void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step, Scratch& scratch) {
+    const int block = isa_.block, d = d_;
+    const int64_t size = static_cast<int64_t>(blocks_) * block;
+    float* keys = keys_[static_cast<size_t>(i)].data();
+    float* half = half_[static_cast<size_t>(i)].data();
+    float* counts = counts_[static_cast<size_t>(i)].data();
+    isa_.half_norms(keys, d, blocks_, half);
+    std::fill(half + m_, half + size, std::numeric_limits<float>::infinity());
+    for (int q = 0; q < n; ++q)
+        std::memcpy(&scratch.tile[static_cast<size_t>(q * d)], z + (static_cast<int64_t>(q) * c_ + i) * d, 4u * d);
+    for (int q = 0; q < n; q += kQueries)
+        isa_.nearest(&scratch.tile[static_cast<size_t>(q * d)], std::min(kQueries, n - q), d, keys, half, blocks_,
+                     scratch.search.data(), &scratch.found[static_cast<size_t>(q)]);
+    float* added = scratch.added.data();
+    float* hits = scratch.hits.data();
+    std::fill(added, added + size * d, 0.0f);
+    std::fill(hits, hits + size, 0.0f);
+    const auto key_at = [&](float* packed, int pair) { return packed + static_cast<int64_t>(pair / block) * d * block + pair % block; };
+    for (int q = 0; q < n; ++q) {
+        const int pair = scratch.found[static_cast<size_t>(q)];
+        if (pair < 0) continue;
+        hits[pair] += 1.0f;
+        float* to = key_at(added, pair);
+        for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] += scratch.tile[static_cast<size_t>(q * d + j)];
+    }
+    isa_.average(keys, sums_[static_cast<size_t>(i)].data(), counts, added, hits, d, blocks_, m_);
+    const float dead = static_cast<float>(0.1 * batch_size_ / m_);
+    const uint64_t of_step = mix(seed_ + 0x9E3779B97F4A7C15ull * (step + 1));
+    const uint64_t of_codebook = mix(of_step + 0xBF58476D1CE4E5B9ull * (static_cast<uint64_t>(i) + 1));
+    for (int p = 0; p < m_; ++p) {
+        if (!(counts[p] < dead)) continue;
+        const uint64_t hash = mix(of_codebook + 0x94D049BB133111EBull * (static_cast<uint64_t>(p) + 1));
+        const uint64_t example = ((hash >> 32) * static_cast<uint64_t>(n)) >> 32;
+        float* to = key_at(keys, p);
+        for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] = scratch.tile[example * static_cast<size_t>(d) + static_cast<size_t>(j)];
+    }
+}
+
+// ---- codes x values -------------------------------------------------------------------------------------------------
+
+bool codes_within(const uint16_t* codes, int64_t count, int m, int threads) {
+    int wrong = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(| : wrong)
+    for (int64_t i = 0; i < count; ++i) wrong |= (codes[i] >= m) & (codes[i] != kNoPair);
+    return !wrong;
+}
+
+void logits(const uint16_t* codes, int64_t n, int c, int k, const float* values, int m, int v, bool mean, float* out,
+            int threads) {
+    const Isa& kernel = isa();
+    const int64_t ld = round_up(v, 16), table = static_cast<int64_t>(m) * v;
+    const int groups = std::min(kSumGroups, c);
+    const int books = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(8, (1 << 17) / table)));  // in cache
+    const int64_t rows = std::max<int64_t>(16, std::min<int64_t>({8192, (1 << 15) / ld, (n + threads - 1) / threads}));
+    const float share = 1.0f / static_cast<float>(c);
+#pragma omp parallel num_threads(threads)
+    {
+        Buffer part(rows * ld), total(rows * ld);
+#pragma omp for schedule(dynamic)
+        for (int64_t start = 0; start < n; start += rows) {
+            const int count = static_cast<int>(std::min(rows, n - start));
+            std::fill(total.data(), total.data() + count * ld, 0.0f);
+            for (int g = 0; g < groups; ++g) {
+                std::fill(part.data(), part.data() + count * ld, 0.0f);
+                const int last = group_start(g + 1, groups, c);
+                for (int i = group_start(g, groups, c); i < last; i += books)
+                    kernel.gather(part.data(), ld, codes + (start * c + i) * k, static_cast<int64_t>(c) * k, count,
+                                  std::min(books, last - i), k, values + i * table, table, v, v, mean);
+                for (int64_t e = 0; e < count * ld; ++e) total.data()[e] += part.data()[e];
+            }
+            for (int e = 0; e < count; ++e)
+                for (int j = 0; j < v; ++j) out[(start + e) * v + j] = total.data()[e * ld + j] * share;
+        }
+    }
+}
+
+void gradient(const uint16_t* codes, int64_t n, int c, int k, const float* residuals, int m, int v, bool mean,
+              float* table, int threads) {
+    const Isa& kernel = isa();
+    const int64_t ld = round_up(v, 16), size = static_cast<int64_t>(m) * v;
+    const float share = 1.0f / static_cast<float>(c);
+    Buffer g(n * ld);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t e = 0; e < n; ++e)
+        for (int64_t j = 0; j < ld; ++j) g.data()[e * ld + j] = j < v ? residuals[e * v + j] * share : 0.0f;
+    const int books = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(8, (1 << 17) / size)));  // in cache
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int i = 0; i < c; i += books) {
+        const int count = std::min(books, c - i);
+        std::fill(table + i * size, table + (i + count) * size, 0.0f);
+        for (int64_t start = 0; start < n; start += 1 << 16)
+            kernel.scatter(table + i * size, size, v, codes + (start * c + i) * k, static_cast<int64_t>(c) * k,
+                           static_cast<int>(std::min<int64_t>(1 << 16, n - start)), count, k, g.data() + start * ld, ld,
+                           v, mean);
+    }
+}
+
+void cross_entropy(float* logits, int64_t ld, int64_t n, int v, const int64_t* labels, double smoothing,
+                   double* losses) {
+    const float off = static_cast<float>(smoothing / v), on = static_cast<float>(1 - smoothing + smoothing / v);
+    for (int64_t e = 0; e < n; ++e) {
+        float* row = logits + e * ld;
+        const float most = *std::max_element(row, row + v);
+        float total = 0.0f;
+        double expected = 0;
+        for (int j = 0; j < v; ++j) {
+            const float shifted = row[j] - most;
+            expected += static_cast<double>(j == labels[e] ? on : off) * shifted;
+            row[j] = exponential(shifted);
+            total = total + row[j];
+        }
+        const float inverse = 1.0f / total;
+        for (int j = 0; j < v; ++j) row[j] = row[j] * inverse - (j == labels[e] ? on : off);
+        losses[e] = std::log(static_cast<double>(total)) - expected;
+    }
+}
+
+// ---- training -------------------------------------------------------------------------------------------------------
+
+struct ValueTrainer::Batch {
+    int32_t distinct = 0;
+    std::vector<uint16_t> entries;  // [example][slot]
+    std::vector<uint16_t> row;
+    std::vector<int32_t> first, next;
+    std::vector<float> weights;  // of an example's slots; empty where all are alike
+    Hits hits() const { return {distinct, row.data(), first.data(), next.data()}; }
+};
+
+struct ValueTrainer::Worker {
+    std::vector<int32_t> slot;  // of a row among the distinct ones of a batch, else -1
+    Buffer sums;                // gradients of the distinct rows
+};
+
+ValueTrainer::ValueTrainer(const float* values, int c, int m, int v, const Options& options, int threads)
+    : isa_(isa()), c_(c), m_(m), v_(v), stride_(round_up(options.adam ? 3 * v + 1 : v, 16)), padded_(round_up(v, 16)),
+      options_(options), rows_(static_cast<int64_t>(c) * m * stride_) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t r = 0; r < static_cast<int64_t>(c) * m; ++r) {
+        float* row = rows_.data() + r * stride_;
+        std::memcpy(row, values + r * v, 4u * static_cast<size_t>(v));
+        std::fill(row + v, row + stride_, 0.0f);  // moments 0, never touched
+    }
+    catch_up_.push_back({});  // step 0 is before the first
+    series_.resize(kSeries + 1);
+    sizes_.push_back(0);
+    roots_.push_back(0);
+    beta1_power_.push_back(1);
+    beta2_power_.push_back(1);
+    beta2_half_power_.push_back(1);
+}
+
+AdamStep ValueTrainer::adam_step() const {
+    AdamStep s{};
+    s.size = sizes_.back();
+    s.root = roots_.back();
+    s.one_minus_beta1 = static_cast<float>(1 - options_.beta1);
+    s.beta2 = static_cast<float>(options_.beta2);
+    s.one_minus_beta2 = static_cast<float>(1 - options_.beta2);
+    s.epsilon = static_cast<float>(options_.epsilon);
+    s.catch_up = catch_up_.data();
+    s.beta1_power = beta1_power_.data();
+    s.beta2_power = beta2_power_.data();
+    s.beta2_half_power = beta2_half_power_.data();
+    s.sizes = sizes_.data();
+    s.roots = roots_.data();
+    s.longest = kLongest;
+    return s;
+}
+
+// One more step: its size, and its term in the sums that let resting rows catch up.
+void ValueTrainer::advance() {
+    const int t = ++now_;
+    const double b1 = options_.beta1, b2 = options_.beta2;
+    const double size = options_.learning_rate / (1 - std::pow(b1, t)), root = 1 / std::sqrt(1 - std::pow(b2, t));
+    sizes_.push_back(static_cast<float>(size));
+    roots_.push_back(static_cast<float>(root));
+    const double power = std::pow(b1, t);
+    beta1_power_.push_back(power < 1e-30 ? 0.0f : static_cast<float>(power));
+    beta2_power_.push_back(static_cast<float>(std::pow(b2, t)));
+    beta2_half_power_.push_back(static_cast<float>(std::pow(b2, 0.5 * t)));
+    for (int last = std::max(1, t - kLongest); last < t; ++last) {
+        CatchUp& row = catch_up_[static_cast<size_t>(last)];
+        double* series = &series_[static_cast<size_t>(last) * (kSeries + 1)];
+        const int missed = t - last;
+        const double h = std::pow(b2, 0.5 * missed) * root, weight = std::pow(b1, missed) * size;
+        if (missed == 1) row.reference = static_cast<float>(h);
+        const double away = std::max(0.0, 1 - h / row.reference);
+        double term = weight;
+        for (int r = 0; r < kSeries; ++r, term *= away) {
+            series[r] += term;
+            row.series[r] = static_cast<float>(series[r]);
+        }
+        series[kSeries] += term / (1 - away);  // a bound of what the series leaves out
+        row.exact = series[kSeries] <= 3e-8 * series[0];
+    }
+    catch_up_.push_back({});
+    series_.resize(series_.size() + kSeries + 1);
+}
+
+void ValueTrainer::collect(Batch& batch, Worker& worker, const uint16_t* codes, const int64_t* order, int examples,
+                           int codebook, int k) {
+    const size_t entries = static_cast<size_t>(examples) * static_cast<size_t>(k);
+    if (batch.entries.size() < entries) {
+        batch.entries.resize(entries);
+        batch.next.resize(entries);
+        batch.row.resize(std::min(entries, static_cast<size_t>(m_)));
+        batch.first.resize(batch.row.size());
+    }
+    bool even = true;
+    for (int e = 0; e < examples; ++e)
+        for (int s = 0; s < k; ++s) {
+            const uint16_t code = codes[(order[e] * c_ + codebook) * k + s];
+            batch.entries[static_cast<size_t>(e * k + s)] = code;
+            even &= code != kNoPair;
+        }
+    batch.distinct = 0;
+    const float* rows = rows_.data() + static_cast<int64_t>(codebook) * m_ * stride_;
+    const int64_t lines = std::min<int64_t>(stride_, 64);
+    for (int e = static_cast<int>(entries) - 1; e >= 0; --e) {  // backwards, so that chains run forwards
+        const uint16_t code = batch.entries[static_cast<size_t>(e)];
+        if (code == kNoPair) continue;
+        int32_t& slot = worker.slot[code];
+        if (slot < 0) {
+            slot = batch.distinct++;
+            batch.row[static_cast<size_t>(slot)] = code;
+            batch.first[static_cast<size_t>(slot)] = -1;
+            for (int64_t i = 0; i < lines; i += 16) __builtin_prefetch(rows + code * stride_ + i, 1, 2);
+        }
+        batch.next[static_cast<size_t>(e)] = batch.first[static_cast<size_t>(slot)];
+        batch.first[static_cast<size_t>(slot)] = e;
+    }
+    for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = -1;
+    batch.weights.clear();
+    if (even || !options_.mean) return;
+    for (int e = 0; e < examples; ++e) {
+        int live = 0;
+        for (int s = 0; s < k; ++s) live += batch.entries[static_cast<size_t>(e * k + s)] != kNoPair;
+        batch.weights.push_back(1.0f / static_cast<float>(std::max(live, 1)));
+    }
+}
+
+void ValueTrainer::gather(const Batch& batch, int codebook, int k, int examples, float* part, const AdamStep& step) {
+    float* rows = rows_.data() + static_cast<int64_t>(codebook) * m_ * stride_;
+    if (options_.adam && options_.l2 == 0)
+        isa_.adam_catch_up(rows, stride_, v_, batch.row.data(), batch.distinct, now_, step);
+    isa_.gather(part, padded_, batch.entries.data(), k, examples, 1, k, rows, 0, stride_, v_, options_.mean);
+}
+
+void ValueTrainer::sum_rows(const Batch& batch, int k, Worker& worker) {
+    if (!worker.sums.data()) worker.sums = Buffer(static_cast<int64_t>(m_) * padded_);
+    const bool single = batch.weights.empty();
+    const float weight = single && options_.mean ? 1.0f / static_cast<float>(k) : 1.0f;
+    for (int u = 0; u < batch.distinct; ++u) {
+        float* sum = worker.sums.data() + u * padded_;
+        std::fill(sum, sum + padded_, 0.0f);
+        for (int32_t e = batch.first[static_cast<size_t>(u)]; e >= 0; e = batch.next[static_cast<size_t>(e)]) {
+            const float w = single ? weight : batch.weights[static_cast<size_t>(e / k)];
+            for (int j = 0; j < v_; ++j) sum[j] += g_[static_cast<size_t>((e / k) * padded_ + j)] * w;
+        }
+    }
+}
+
+double ValueTrainer::squared_norm(const Batch& batch, int codebook, int k, Worker& worker) {
+    sum_rows(batch, k, worker);
+    const float* sums = worker.sums.data();
+    double total = 0;
+    if (options_.l2 == 0) {
+        for (int u = 0; u < batch.distinct; ++u)
+            for (int j = 0; j < v_; ++j) total += static_cast<double>(sums[u * padded_ + j]) * sums[u * padded_ + j];
+        return total;
+    }
+    for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = u;
+    const float* rows = rows_.data() + static_cast<int64_t>(codebook) * m_ * stride_;
+    const float l2 = static_cast<float>(options_.l2);
+    for (int r = 0; r < m_; ++r)
+        for (int j = 0; j < v_; ++j) {
+            const int32_t u = worker.slot[static_cast<size_t>(r)];
+            const float g = (u >= 0 ? sums[u * padded_ + j] : 0.0f) + l2 * rows[r * stride_ + j];
+            total += static_cast<double>(g) * g;
+        }
+    for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = -1;
+    return total;
+}
+
+void ValueTrainer::move(const Batch& batch, int codebook, int k, Worker& worker, float scale, const AdamStep& step) {
+    float* rows = rows_.data() + static_cast<int64_t>(codebook) * m_ * stride_;
+    const float rate = static_cast<float>(options_.learning_rate);
+    if (options_.l2 == 0) {
+        const float* weights = batch.weights.empty() ? nullptr : batch.weights.data();
+        if (!weights && options_.mean && k > 1) scale *= 1.0f / static_cast<float>(k);
+        if (options_.adam)
+            isa_.adam_move(rows, stride_, v_, batch.hits(), g_.data(), padded_, k, weights, scale, now_, step);
+        else
+            isa_.sgd_move(rows, stride_, v_, batch.hits(), g_.data(), padded_, k, weights, scale, rate);
+        return;
+    }
+    sum_rows(batch, k, worker);
+    for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = u;
+    const float l2 = static_cast<float>(options_.l2);
+    if (options_.adam)
+        isa_.adam_move_all(rows, stride_, v_, m_, worker.slot.data(), worker.sums.data(), padded_, l2, scale, now_, step);
+    else
+        isa_.sgd_move_all(rows, stride_, v_, m_, worker.slot.data(), worker.sums.data(), padded_, l2, scale, rate);
+    for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = -1;
+}
+
+// The walk over codebooks that moves their rows by one batch also looks up the next: a row is in cache once for both.
+double ValueTrainer::train(const uint16_t* codes, int64_t n, int k, const int64_t* labels, const int64_t* order,
+                           int64_t count, int batch_size, int threads) {
+    (void)n;
+    const int groups = std::min(kSumGroups, c_);
+    const int64_t batches = (count + batch_size - 1) / batch_size;
+    const int most = static_cast<int>(std::min<int64_t>(batch_size, count));
+    const int64_t part_size = most * padded_;
+    Buffer parts(groups * part_size);
+    g_.resize(static_cast<size_t>(part_size));
+    std::vector<double> losses(static_cast<size_t>(most)), norms(static_cast<size_t>(c_));
+    std::vector<int64_t> batch_labels(static_cast<size_t>(most));
+    std::vector<Batch> seen[2];
+    seen[0].resize(static_cast<size_t>(c_));
+    seen[1].resize(static_cast<size_t>(c_));
+    AdamStep step = adam_step();
+    double total = 0;
+    float scale = 1.0f;
+    const float share = 1.0f / static_cast<float>(c_);
+#pragma omp parallel num_threads(threads)
+    {
+        Worker worker;
+        worker.slot.assign(static_cast<size_t>(m_), -1);
+        for (int64_t b = 0; b <= batches; ++b) {
+            const int64_t* rows = order + b * batch_size;
+            const int examples = static_cast<int>(std::min<int64_t>(batch_size, count - b * batch_size));
+            std::vector<Batch>& now = seen[b % 2];
+            std::vector<Batch>& before = seen[(b + 1) % 2];
+#pragma omp for schedule(static)
+            for (int g = 0; g < groups; ++g) {
+                const int first = group_start(g, groups, c_), last = group_start(g + 1, groups, c_);
+                float* part = parts.data() + g * part_size;
+                if (b < batches) {
+                    std::fill(part, part + part_size, 0.0f);
+                    collect(now[static_cast<size_t>(first)], worker, codes, rows, examples, first, k);
+                }
+                for (int i = first; i < last; ++i) {
+                    if (b < batches && i + 1 < last)  // fetches the rows that the next turn reads
+                        collect(now[static_cast<size_t>(i + 1)], worker, codes, rows, examples, i + 1, k);
+                    if (b > 0) move(before[static_cast<size_t>(i)], i, k, worker, scale, step);
+                    if (b < batches) gather(now[static_cast<size_t>(i)], i, k, examples, part, step);
+                }
+            }
+            if (b == batches) break;
+#pragma omp for schedule(static)
+            for (int e = 0; e < examples; ++e) {
+                float* row = g_.data() + e * padded_;
+                std::fill(row, row + padded_, 0.0f);
+                for (int g = 0; g < groups; ++g)
+                    for (int j = 0; j < v_; ++j) row[j] += parts.data()[g * part_size + e * padded_ + j];
+                for (int j = 0; j < v_; ++j) row[j] *= share;
+                batch_labels[static_cast<size_t>(e)] = labels[rows[e]];
+                cross_entropy(row, padded_, 1, v_, &batch_labels[static_cast<size_t>(e)],
+                              options_.label_smoothing, &losses[static_cast<size_t>(e)]);
+                const float part_of_batch = 1.0f / static_cast<float>(examples);
+                for (int j = 0; j < v_; ++j) row[j] = (row[j] * part_of_batch) * share;
+            }
+            if (options_.gradient_clip > 0) {
+#pragma omp for schedule(static)
+                for (int i = 0; i < c_; ++i)
+                    norms[static_cast<size_t>(i)] = squared_norm(now[static_cast<size_t>(i)], i, k, worker);
+            }
+#pragma omp single
+            {
+                for (int e = 0; e < examples; ++e) total += losses[static_cast<size_t>(e)];
+                if (options_.gradient_clip > 0) {
+                    double norm = 0;
+                    for (double x : norms) norm += x;
+                    scale = static_cast<float>(std::min(1.0, options_.gradient_clip / (std::sqrt(norm) + 1e-6)));
+                }
+                advance();
+                step = adam_step();
+            }
+        }
+    }
+    return total;
+}
+
+void ValueTrainer::values(float* out, int threads) {
+    const AdamStep step = adam_step();
+    std::vector<uint16_t> all(static_cast<size_t>(m_));
+    for (int r = 0; r < m_; ++r) all[static_cast<size_t>(r)] = static_cast<uint16_t>(r);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int i = 0; i < c_; ++i) {
+        float* rows = rows_.data() + static_cast<int64_t>(i) * m_ * stride_;
+        if (options_.adam) isa_.adam_catch_up(rows, stride_, v_, all.data(), m_, now_, step);
+        for (int r = 0; r < m_; ++r)
+            std::memcpy(out + (static_cast<int64_t>(i) * m_ + r) * v_, rows + r * stride_, 4u * static_cast<size_t>(v_));
+    }
+}
+
+double multiply_add_peak(int threads) {
+    const Isa& kernel = isa();
+    const int64_t repeats = 4'000'000;
+    double best = 0;
+    for (int turn = 0; turn < 5; ++turn) {
+        std::vector<double> sink(static_cast<size_t>(threads));
+        const auto start = std::chrono::steady_clock::now();
+#pragma omp parallel num_threads(threads)
+        sink[static_cast<size_t>(thread_number())] = kernel.multiply_adds(repeats);
+        const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+        if (sink[0] == 0.12345) std::abort();  // keeps the work alive
+        best = std::max(best, 2.0 * 12 * kernel.width * static_cast<double>(repeats) * threads / seconds.count());
+    }
+    return best;
+}
+
+}  // namespace excise

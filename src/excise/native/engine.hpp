@@ -1,0 +1,129 @@
+// The loops over codebooks, examples and threads; every sum has one order, whatever the number of threads.
+//
+// Axes: n examples, f feature, c codebooks, m pairs, d key, k retrieved, v classes.
+#pragma once
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "isa.hpp"
+
+namespace excise {
+
+const Isa& isa();                        // the one in use
+bool use(const std::string& name);       // choose another that this machine has
+std::vector<std::string> available();
+
+// Floats on pages as large as the system gives, not initialised.
+class Buffer {
+   public:
+    Buffer() = default;
+    explicit Buffer(int64_t floats);
+    float* data() { return data_.get(); }
+    const float* data() const { return data_.get(); }
+
+   private:
+    struct Free {
+        void operator()(float* p) const { std::free(p); }
+    };
+    std::unique_ptr<float, Free> data_;
+};
+
+void project(const float* x, int64_t n, int f, const float* projection, int64_t columns, float* z, int threads);
+
+class PreparedKeys {
+   public:
+    PreparedKeys(const PreparedKeys&) = delete;
+    PreparedKeys(const float* keys, int c, int m, int d, const bool* live);
+    void nearest(const float* z, int64_t n, int k, uint16_t* codes, int threads) const;
+    int codebooks() const { return c_; }
+    int key_dim() const { return d_; }
+
+   private:
+    struct Codebook {
+        Buffer keys;                // [block][d][block size], masked pairs left out
+        std::vector<float> half;    // infinite for the padding
+        std::vector<uint16_t> ids;  // pair of each packed key
+        int blocks = 0;
+    };
+    const Isa& isa_;
+    int c_, m_, d_;
+    std::vector<Codebook> codebooks_;
+};
+
+class KeyInitializer {
+   public:
+    KeyInitializer(const KeyInitializer&) = delete;
+    KeyInitializer(const float* keys, int c, int m, int d, uint64_t seed, int batch_size);
+    void update(const float* z, int64_t n, int threads);
+    void keys(float* out) const;
+    int codebooks() const { return c_; }
+    int pairs() const { return m_; }
+    int key_dim() const { return d_; }
+
+   private:
+    struct Scratch;
+    void update_codebook(int i, const float* z, int n, uint64_t step, Scratch& scratch);
+    const Isa& isa_;
+    int c_, m_, d_, blocks_, batch_size_;
+    uint64_t seed_, step_ = 0;
+    std::vector<Buffer> keys_, sums_, counts_, half_;
+};
+
+bool codes_within(const uint16_t* codes, int64_t count, int m, int threads);
+
+void logits(const uint16_t* codes, int64_t n, int c, int k, const float* values, int m, int v, bool mean, float* out,
+            int threads);
+void gradient(const uint16_t* codes, int64_t n, int c, int k, const float* residuals, int m, int v, bool mean,
+              float* table, int threads);
+
+// Residuals softmax - target, in place of the logits of n examples `ld` apart; returns losses.
+void cross_entropy(float* logits, int64_t ld, int64_t n, int v, const int64_t* labels, double smoothing,
+                   double* losses);
+
+struct Options {
+    bool adam = true, mean = true;
+    double learning_rate = 0.3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, label_smoothing = 0, l2 = 0;
+    double gradient_clip = 0;  // 0 is none
+};
+
+class ValueTrainer {
+   public:
+    ValueTrainer(const ValueTrainer&) = delete;
+    ValueTrainer(const float* values, int c, int m, int v, const Options& options, int threads);
+    double train(const uint16_t* codes, int64_t n, int k, const int64_t* labels, const int64_t* order, int64_t count,
+                 int batch_size, int threads);
+    void values(float* out, int threads);
+    int codebooks() const { return c_; }
+    int pairs() const { return m_; }
+    int classes() const { return v_; }
+
+   private:
+    struct Batch;   // what one codebook retrieves in one batch
+    struct Worker;  // one thread's scratch
+    void advance();
+    AdamStep adam_step() const;
+    void collect(Batch& batch, Worker& worker, const uint16_t* codes, const int64_t* order, int examples, int codebook,
+                 int k);
+    void gather(const Batch& batch, int codebook, int k, int examples, float* part, const AdamStep& step);
+    void move(const Batch& batch, int codebook, int k, Worker& worker, float scale, const AdamStep& step);
+    double squared_norm(const Batch& batch, int codebook, int k, Worker& worker);
+    void sum_rows(const Batch& batch, int k, Worker& worker);
+
+    const Isa& isa_;
+    int c_, m_, v_;
+    int64_t stride_, padded_;  // of a training row, of a row of logits
+    Options options_;
+    int32_t now_ = 0;  // steps taken
+    Buffer rows_;
+    std::vector<CatchUp> catch_up_;
+    std::vector<double> series_;  // kSeries + 1 sums in double behind each CatchUp
+    std::vector<float> sizes_, roots_, beta1_power_, beta2_power_, beta2_half_power_;
+    std::vector<float> g_;  // residuals of the batch, scaled
+};
+
+double multiply_add_peak(int threads);  // floating-point operations per second
+
+}  // namespace excise

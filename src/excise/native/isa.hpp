@@ -1,0 +1,81 @@
+// The inner loops that exist once per instruction set, behind one table of function pointers.
+#pragma once
+#include <cstdint>
+
+namespace excise {
+
+constexpr uint16_t kNoPair = 65535;
+
+// Coefficients that bring a row, last moved at some step, to the present in one evaluation.
+constexpr int kSeries = 8;
+struct CatchUp {
+    float reference;        // h of the first missed step
+    float series[kSeries];  // sums of weights times powers of (1 - h/reference)
+    bool exact;             // false while the series would not reach float32 accuracy: walk the steps instead
+};
+
+// Everything that the moves of one step share.
+struct AdamStep {
+    float size, root;            // learning_rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t)
+    float one_minus_beta1, beta2, one_minus_beta2, epsilon;
+    const CatchUp* catch_up;     // by the step at which a row last moved
+    const float* beta1_power;    // by the number of missed steps
+    const float* beta2_power;
+    const float* beta2_half_power;
+    const float* sizes;          // by step
+    const float* roots;
+    int longest;                 // missed steps after which the moments no longer move anything
+};
+
+// The retrievals of one batch in one codebook: its distinct rows, and for each the entries (example * k + slot).
+struct Hits {
+    int32_t distinct;
+    const uint16_t* row;
+    const int32_t* first;
+    const int32_t* next;  // -1 ends a chain
+};
+
+struct Isa {
+    const char* name;
+    int width;   // floats of a vector
+    int block;   // keys of a packed block
+    int panel;   // columns of a packed projection panel
+
+    // out[r][col] = sum over f, in order, of x[r][f] * panel[f][col]; `stride` is the distance of two f in the panel.
+    void (*project)(const float* x, int64_t ldx, int rows, int f, const float* panel, int64_t stride, int cols,
+                    float* out, int64_t ldo);
+    // Index of the nearest packed key of each query z[q][d], -1 if none; scratch holds 2 * width * queries floats.
+    void (*nearest)(const float* z, int queries, int d, const float* keys, const float* half, int blocks,
+                    float* scratch, int32_t* out);
+    // The k nearest, in order; scratch holds width * blocks * queries floats.
+    void (*nearest_k)(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
+                      float* scratch, int32_t* out);
+    void (*half_norms)(const float* keys, int d, int blocks, float* half);
+    // One step of the moving averages of one codebook, all in packed layout.
+    void (*average)(float* keys, float* sums, float* counts, const float* added, const float* hits, int d, int blocks,
+                    int pairs);
+    // acc[e] (n, ld) += the rows that codes[e] retrieves in some codebooks, one after another; and its transpose.
+    void (*gather)(float* acc, int64_t ld, const uint16_t* codes, int64_t code_stride, int n, int codebooks, int k,
+                   const float* values, int64_t codebook_stride, int64_t row_stride, int v, bool mean);
+    void (*scatter)(float* table, int64_t codebook_stride, int64_t row_stride, const uint16_t* codes,
+                    int64_t code_stride, int n, int codebooks, int k, const float* g, int64_t ld, int v, bool mean);
+    // Training rows are [values v | m v | s v | last], `stride` floats apart.
+    void (*adam_catch_up)(float* rows, int64_t stride, int v, const uint16_t* which, int count, int now,
+                          const AdamStep& step);
+    void (*adam_move)(float* rows, int64_t stride, int v, const Hits& hits, const float* g, int64_t ld, int k,
+                      const float* weights, float scale, int now, const AdamStep& step);
+    void (*adam_move_all)(float* rows, int64_t stride, int v, int pairs, const int32_t* slot, const float* sums,
+                          int64_t ld, float l2, float scale, int now, const AdamStep& step);
+    void (*sgd_move)(float* rows, int64_t stride, int v, const Hits& hits, const float* g, int64_t ld, int k,
+                     const float* weights, float scale, float rate);
+    void (*sgd_move_all)(float* rows, int64_t stride, int v, int pairs, const int32_t* slot, const float* sums,
+                         int64_t ld, float l2, float scale, float rate);
+    double (*multiply_adds)(int64_t repeats);  // 12 independent chains of vectors: how fast the machine can go at all
+};
+
+const Isa* avx512();  // null where it was not built or the machine lacks it
+const Isa* avx2();
+const Isa* neon();
+const Isa* plain();
+
+}  // namespace excise

@@ -1,0 +1,30 @@
+// The table of one instruction set, filled from the templates that were just compiled for it.
+#pragma once
+#include "isa_search.hpp"
+#include "isa_values.hpp"
+
+namespace {
+
+excise::Isa make_table(const char* name) {
+    excise::Isa isa{};
+    isa.name = name;
+    isa.width = W;
+    isa.block = BK;
+    isa.panel = 2 * W;
+    isa.project = project;
+    isa.nearest = nearest;
+    isa.nearest_k = nearest_k;
+    isa.half_norms = half_norms;
+    isa.average = average;
+    isa.gather = gather;
+    isa.scatter = scatter;
+    isa.adam_catch_up = adam_catch_up;
+    isa.adam_move = adam_move;
+    isa.adam_move_all = adam_move_all;
+    isa.sgd_move = sgd_move;
+    isa.sgd_move_all = sgd_move_all;
+    isa.multiply_adds = multiply_adds;
+    return isa;
+}
+
+}  // namespace
