@@ -4,8 +4,8 @@ from typing import Any
 
 from excise.errors import InputError
 
-# Table 'Hyperparameters used for training the base DKVB models'. Its 'Random' and 'Uniform Random' are uniform on [0, 1),
-# its 'Gaussian Random' is standard normal.
+# Table 'Hyperparameters used for training the base DKVB models'. Its 'Random' and 'Uniform Random' are uniform on
+# [0, 1), its 'Gaussian Random' is standard normal.
 _ROWS = {
     # name: (top_k, key_dim, value_init, learning_rate, epochs)
     "cifar10-vit-b32": (1, 8, "normal", 0.1, 74),
