@@ -266,7 +266,8 @@ class KeyValueBottleneck(nn.Module):
     def set_mask(self, mask: Tensor | Array | None) -> None:
         """Forbid the pairs where `mask` (c, m) is True, and only those; None forbids none."""
         shape = tuple(self.mask.shape)
-        mask = torch.zeros(shape, dtype=torch.bool) if mask is None else torch.as_tensor(mask)
+        if not isinstance(mask, Tensor):
+            mask = torch.zeros(shape, dtype=torch.bool) if mask is None else torch.tensor(mask)
         if mask.shape != shape or mask.dtype != torch.bool:
             raise InputError(f"the mask is {mask.dtype} {tuple(mask.shape)}: it must be bool {shape}, True = masked")
         self.mask.copy_(mask)
@@ -285,7 +286,7 @@ class KeyValueBottleneck(nn.Module):
         with torch.no_grad():
             for tensor, array in ((module.projection, b.projection), (module.keys, b.keys), (module.values, b.values)):
                 tensor.copy_(torch.tensor(array))
-        module.set_mask(None if b.mask is None else torch.tensor(b.mask))
+        module.set_mask(b.mask)
         module.keys_initialized.fill_(True)
         module._template = _unfitted_copy(classifier)
         return module.to(torch.empty(0, device=device).device)
@@ -403,12 +404,13 @@ def _full_float32() -> Iterator[None]:
 def _as_array(batch: Any, features: int) -> Array:
     """Rows (n, f) of a tensor, an array, or a tuple that starts with one; bfloat16, unknown to numpy, as float32."""
     x = batch[0] if isinstance(batch, tuple | list) else batch
-    x = x.detach() if isinstance(x, Tensor) else torch.as_tensor(x)
-    if x.ndim == 0 or x.shape[-1] != features:
-        raise InputError(f"the features have shape {tuple(x.shape)}: it must be (..., {features})")
-    x = x.reshape(-1, features).cpu()
-    rows: Array = (x.to(torch.float32) if x.dtype == torch.bfloat16 else x).numpy()
-    return rows
+    if isinstance(x, Tensor):
+        x = x.detach().cpu()
+        x = x.to(torch.float32) if x.dtype == torch.bfloat16 else x
+    rows = np.asarray(x)
+    if rows.ndim == 0 or rows.shape[-1] != features:
+        raise InputError(f"the features have shape {rows.shape}: it must be (..., {features})")
+    return rows.reshape(-1, features)
 
 
 def _rebatched(batches: Iterable[Array], size: int) -> Iterator[Array]:
