@@ -195,12 +195,14 @@ def test_training_codes_stay_behind(model: KeyValueClassifier) -> None:
 
 @pytest.mark.parametrize("changes", [VARIANTS[0], VARIANTS[1], VARIANTS[2], VARIANTS[4]], ids=str)
 def test_partial_fit_over_the_same_data_is_fit(data: Any, changes: dict[str, Any]) -> None:
-    model = small(**changes)
-    for _ in range(5):
-        model.partial_fit(*data, classes=[0, 1, 2])
+    model = small(**changes).partial_fit(*data, classes=[0, 1, 2])
+    assert same(model, small(**changes | {"epochs": 1}).fit(*data))
+    for _ in range(4):
+        model.partial_fit(*data)
     whole = small(**changes).fit(*data)
-    assert same(model, whole)
-    assert model.history_ == whole.history_
+    # A row that catches up after every epoch is rounded more often than one that catches up when it is touched.
+    assert np.allclose(model.bottleneck_.values, whole.bottleneck_.values, rtol=1e-5, atol=1e-5)
+    assert model.history_ == pytest.approx(whole.history_, rel=1e-5)
 
 
 def test_partial_fit_keeps_the_keys(data: Any) -> None:
