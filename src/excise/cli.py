@@ -29,7 +29,7 @@ from excise.evaluation import evaluate, iterate_logits, label_indices, softmax, 
 from excise.features.files import read_features
 from excise.presets import PRESETS, preset
 from excise.progress import duration, timed_stages
-from excise.storage import load, model_bytes, save, versions_of
+from excise.storage import OF_THE_MACHINE, load, model_bytes, save, versions_of
 
 Result = dict[str, Any]
 
@@ -162,6 +162,7 @@ def run_predict(args: argparse.Namespace) -> Result:
 def run_info(args: argparse.Namespace) -> Result:
     """Describe a model file."""
     model = load(args.model, verify=not args.no_verify)
+    parameters = model.get_params(deep=False)
     mask = model.bottleneck_.mask
     masked, pairs = (0, 1) if mask is None else (int(mask.sum()), mask.size)
     return {
@@ -173,7 +174,7 @@ def run_info(args: argparse.Namespace) -> Result:
         "masked": {"pairs": masked, "share": masked / pairs},
         "epochs_trained": len(model.history_),
         "loss": model.history_[-1] if model.history_ else None,
-        "parameters": model.get_params(deep=False),
+        "parameters": {name: value for name, value in parameters.items() if name not in OF_THE_MACHINE},
         "versions": versions_of(args.model),
     }
 
@@ -240,7 +241,7 @@ def render_train(result: Result) -> str:
     ]
     if result["validation_accuracy"] is not None:
         rows.append(("validation accuracy", f"{result['validation_accuracy']:.2%}"))
-    rows.append(("model", f"{result['model']} ({_mebibytes(result['bytes'])})"))
+    rows.append(("model", f"{result['model']} ({_size(result['bytes'])})"))
     return "\n".join(_aligned(rows))
 
 
@@ -272,7 +273,7 @@ def render_info(result: Result) -> str:
     """A table of what is in a model file."""
     masked, classes = result["masked"], result["classes"]
     shown = ", ".join(map(str, classes[:10])) + (f", ... ({len(classes):,} in all)" if len(classes) > 10 else "")
-    rows = [("model", f"{result['model']} ({_mebibytes(result['bytes'])}, digests {result['digests']})")]
+    rows = [("model", f"{result['model']} ({_size(result['bytes'])}, digests {result['digests']})")]
     rows += [(name, f"{size:,}") for name, size in result["axes"].items()]
     rows += [
         ("labels", shown),
@@ -362,8 +363,8 @@ def _add_parameter(group: Any, name: str, parameter: inspect.Parameter, text: st
     elif name in CHOICES:
         group.add_argument(*flags, choices=CHOICES[name], help=text, **options)
     else:
-        kind = _number(parameter.annotation)
-        group.add_argument(*flags, type=kind, metavar="X" if kind.__name__ == "number" else "N", help=text, **options)
+        metavar = "X" if "float" in str(parameter.annotation) else "N"
+        group.add_argument(*flags, type=_number(parameter.annotation), metavar=metavar, help=text, **options)
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -457,15 +458,17 @@ def _number(annotation: Any) -> Callable[[str], Any]:
     """What turns a flag's text into the annotated number, or into None where that is allowed."""
     kinds = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     optional = annotation is Any or type(None) in kinds
-    base = float if float in kinds else int
+    kind, name = (float, "a number") if float in kinds else (int, "a whole number")
 
-    def whole(text: str) -> Any:
-        return None if optional and text.lower() == "none" else int(text)
+    def convert(text: str) -> Any:
+        if optional and text.lower() == "none":
+            return None
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {name}{' or none' * optional}") from None
 
-    def number(text: str) -> Any:
-        return None if optional and text.lower() == "none" else float(text)
-
-    return number if base is float else whole
+    return convert
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
@@ -545,7 +548,7 @@ def _write_csv(file: BinaryIO, classes: Array, labels: Array, probabilities: Arr
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["label", *([] if probabilities is None else classes.tolist())])
     for i, label in enumerate(labels.tolist()):
-        writer.writerow([label, *([] if probabilities is None else probabilities[i].tolist())])
+        writer.writerow([label, *([] if probabilities is None else map(str, probabilities[i]))])
     text.flush()
     text.detach()
 
@@ -555,8 +558,8 @@ def _aligned(rows: list[tuple[str, str]]) -> list[str]:
     return [f"{name:<{width}}{text}" for name, text in rows]
 
 
-def _mebibytes(count: int) -> str:
-    return f"{count / 2**20:,.1f} MiB"
+def _size(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.1f} KiB"
 
 
 def _plain(value: Any) -> Any:

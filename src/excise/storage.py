@@ -20,7 +20,7 @@ from excise.tensorfile import MalformedError, TensorFile, open_tensors, render_h
 
 FORMAT, FORMAT_VERSION = "excise-model", 1
 _NO_DIGEST = "0" * 64
-_OF_THE_MACHINE = ("n_jobs", "verbose", "working_memory")  # parameters that say how to run, not what the model is
+OF_THE_MACHINE = ("n_jobs", "verbose", "working_memory")  # parameters that say how to run, not what the model is
 _CLASS_TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
                 "float16", "float32", "float64")  # fmt: skip
 
@@ -97,7 +97,7 @@ def _parameters(model: KeyValueClassifier) -> dict[str, Any]:
     if not isinstance(parameters["random_state"], numbers.Integral):
         parameters["random_state"] = None  # the state of a generator is not a parameter to repeat
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
-    for name in _OF_THE_MACHINE:
+    for name in OF_THE_MACHINE:
         del plain[name]
     for name, value in plain.items():
         if not isinstance(value, (str, int, float, type(None))):

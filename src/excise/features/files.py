@@ -1,6 +1,7 @@
 """Features and labels from .npy, .npz, .safetensors, .parquet and text files, memory-mapped where the format allows."""
 
 import csv
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike, fspath
@@ -119,20 +120,29 @@ class _Archive:
         self._path = path
         self._npz = path.suffix.lower() == ".npz"
         self._arrays: Mapping[str, Any]
+        self._file = open(path, "rb")
         try:
-            if self._npz:
-                self._arrays = np.load(path, allow_pickle=False)
-                if isinstance(self._arrays, np.ndarray):
-                    raise InputError(f"{path} is a single array by its content: rename it to end in .npy")
-            else:
-                file = open_tensors(path)
-                self._arrays, self._dtypes = file.tensors, file.dtypes
-        except MalformedError as error:
-            raise InputError(f"{path} {error}") from error
-        except InputError:
+            self._arrays = self._read_npz() if self._npz else self._map_tensors()
+        except BaseException:
+            self._file.close()
             raise
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path} cannot be read as .npz: {_npy_reason(error)}") from error
+
+    def _read_npz(self) -> Mapping[str, Any]:
+        try:
+            arrays: Any = np.load(self._file, allow_pickle=False)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise InputError(f"{self._path} cannot be read as .npz: {_npy_reason(error)}") from error
+        if isinstance(arrays, np.ndarray):
+            raise InputError(f"{self._path} is a single array by its content: rename it to end in .npy")
+        return arrays  # type: ignore[no-any-return]
+
+    def _map_tensors(self) -> Mapping[str, Any]:
+        try:
+            file = open_tensors(self._path)
+        except MalformedError as error:
+            raise InputError(f"{self._path} {error}") from error
+        self._dtypes = file.dtypes
+        return file.tensors
 
     def __enter__(self) -> "_Archive":
         return self
@@ -140,6 +150,7 @@ class _Archive:
     def __exit__(self, *_: object) -> None:
         if isinstance(self._arrays, np.lib.npyio.NpzFile):
             self._arrays.close()
+        self._file.close()
 
     def has(self, names: Iterable[str]) -> bool:
         return any(name in self._arrays for name in names)
@@ -161,7 +172,7 @@ def _parquet_features(path: Path, table: Any, columns: list[str]) -> Array:
 
     kinds = {name: table.schema.field(name).type for name in columns}
     lists = [name for name in columns if _is_list(kinds[name])]
-    if len(lists) == 1 and len(columns) - len(lists) == sum(not _is_number(kinds[name]) for name in columns) - 1:
+    if len(lists) == 1 and not any(map(_is_number, kinds.values())):  # text beside it, as file names, is passed over
         return _parquet_lists(path, table[lists[0]], lists[0])
     wrong = next((name for name in columns if not _is_number(kinds[name])), None)
     if wrong is not None:
@@ -255,6 +266,8 @@ def _check_exists(path: Path) -> None:
         raise InputError(f"{path} is not a regular file: name a file on disk")
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{path} cannot be read: permission denied")
 
 
 def _check_features(path: Path, x: Array) -> None:
