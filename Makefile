@@ -30,6 +30,7 @@ bench: .venv-bench/installed  ## speed and memory against other libraries, on th
 
 experiments: .venv/installed  ## the tables of the paper, on real features
 	.venv/bin/python -m experiments.base_models
+	.venv/bin/python -m experiments.linear_probe
 	.venv/bin/python -m experiments.render
 
 docs: .venv/installed  ## tables, figures and the README, from results and docstrings

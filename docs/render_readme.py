@@ -3,12 +3,15 @@
 import ast
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+BASE_MODELS = ROOT / "experiments/results/base_models.json"
+PROBE = ROOT / "experiments/results/linear_probe.json"
+SPEED = ROOT / "benchmarks/results.json"
 FLOW = ("features", "bottleneck", "forgetting")  # the way of the data; what is not on it follows by name
 BESIDE = {
     "native/": "The kernels in C++17, one file for each instruction set.",
@@ -47,36 +50,50 @@ def tree() -> str:
 
 
 def base_models() -> str:
-    """Test accuracy of the presets on real features, beside the paper's."""
-    return results("experiments/results/base_models.json", "make experiments")
+    """Test accuracy of the presets on real features, beside the paper's and beside a linear probe."""
+    if not BASE_MODELS.exists():
+        return f"Not measured yet: `make experiments` writes `{BASE_MODELS.relative_to(ROOT)}`."
+    result = json.loads(BASE_MODELS.read_text())
+    probes = {row["preset"]: row for row in json.loads(PROBE.read_text())["rows"]} if PROBE.exists() else {}
+    lines = [["preset", "test accuracy, %", "the paper's", "linear probe", "seeds", "training, s"]]
+    for name, paper in result["paper"].items():
+        rows = [row for row in result["rows"] if row["preset"] == name]
+        if rows:
+            accuracy = [100 * row["accuracy"] for row in rows]
+            probe = f"{100 * probes[name]['accuracy']:.2f}" if name in probes else ""
+            seconds = statistics.median(row["seconds"]["fit"] for row in rows)
+            lines.append([f"`{name}`", spread(accuracy), f"{paper:.2f}", probe, str(len(rows)), f"{seconds:.0f}"])
+    return table(lines)
 
 
 def speed() -> str:
-    """Every operation against the fastest of its peers."""
-    return results("benchmarks/results.json", "make bench")
+    """Every case beside the fastest of its peers."""
+    if not SPEED.exists():
+        return f"Not measured yet: `make bench` writes `{SPEED.relative_to(ROOT)}`."
+    rows = json.loads(SPEED.read_text())["rows"]
+    lines = [["case", "excise", "the fastest other", "", "times"]]
+    for ours in (row for row in rows if row.get("subject") == "excise"):
+        peers = [row for row in rows if row["case"] == ours["case"] and row.get("unit") == ours.get("unit")]
+        peers = [row for row in peers if not row["subject"].startswith("excise")]
+        if peers:
+            best = max(peers, key=lambda row: row["rate"])
+            unit, times = ours.get("unit", "examples/s"), ours["rate"] / best["rate"]
+            rates = [f"{ours['rate']:,.0f} {unit}", best["subject"], f"{best['rate']:,.0f} {unit}"]
+            lines.append([ours["case"], *rates, f"{times:.1f}"])
+    return table(lines)
 
 
-def results(name: str, command: str) -> str:
-    """The rows of a result as a table, and where they were measured."""
-    path = ROOT / name
-    if not path.exists():
-        return f"Not measured yet: `{command}` writes `{name}`."
-    result = json.loads(path.read_text())
-    return table(result["rows"])
+def spread(numbers: list[float]) -> str:
+    """Mean and standard deviation."""
+    if len(numbers) == 1:
+        return f"{numbers[0]:.2f}"
+    return f"{statistics.mean(numbers):.2f} ± {statistics.stdev(numbers):.2f}"
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """A table of Markdown; its columns are the keys of the rows."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[show(row.get(name)) for name in columns] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells])
-
-
-def show(cell: Any) -> str:
-    """A cell of a table."""
-    if cell is None:
-        return ""
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+def table(lines: list[list[str]]) -> str:
+    """Lines of cells, the first of them the head, in Markdown."""
+    head, *rest = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rest])
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"tree": tree, "base_models": base_models, "speed": speed}

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import io
+import json
 import os
 import re
 import shlex
@@ -39,12 +40,17 @@ def test_the_tour_runs_and_prints_what_it_says(tmp_path: Path, monkeypatch: pyte
             assert done.stdout
 
 
-def test_the_readme_is_current() -> None:
+def load_script() -> Any:
     spec = importlib.util.spec_from_file_location("render_readme", ROOT / "docs/render_readme.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
+    return script
+
+
+def test_the_readme_is_current() -> None:
+    script = load_script()
     page = (ROOT / "README.md").read_text()
     assert script.render(page) == page, "run `make docs`"
     for module in (ROOT / "src/excise").rglob("*.py"):
@@ -86,3 +92,25 @@ def test_make_tells_what_it_can() -> None:
     out = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "make demo" in out
     assert "make test" in out
+
+
+def test_results_become_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script()
+    row = {"preset": "a", "seconds": {"fit": 9.6}}
+    rows = [{**row, "seed": 0, "accuracy": 0.80}, {**row, "seed": 1, "accuracy": 0.82}]
+    case = {"case": "nearest", "unit": "examples/s"}
+    speed = [
+        {**case, "subject": "excise", "rate": 3000.0},
+        {**case, "subject": "slow", "rate": 10.0},
+        {**case, "subject": "fast", "rate": 1500.0},
+        {**case, "subject": "peak", "rate": 9.0, "unit": "GFLOP/s"},
+    ]
+    for name, result in (
+        ("BASE_MODELS", {"paper": {"a": 82.94}, "rows": rows}),
+        ("PROBE", {"rows": [{"preset": "a", "accuracy": 0.89}]}),
+        ("SPEED", {"rows": speed}),
+    ):
+        monkeypatch.setattr(script, name, tmp_path / name)
+        (tmp_path / name).write_text(json.dumps(result))
+    assert script.base_models().endswith("\n| `a` | 81.00 ± 1.41 | 82.94 | 89.00 | 2 | 10 |")
+    assert script.speed().endswith("\n| nearest | 3,000 examples/s | fast | 1,500 examples/s | 2.0 |")

@@ -258,7 +258,7 @@ def interrupt(*_: Any, **__: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("stage", ["initialize_keys", "train_values", "activation_counts"])
+@pytest.mark.parametrize("stage", ["initialize_keys", "train_values", "unused_pairs"])
 def test_ctrl_c_leaves_the_model_as_it_was(data: Any, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     fresh, fitted = small(gate_unused=True), small(gate_unused=True).fit(*data)
     before = [dict(vars(model)) for model in (fresh, fitted)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from excise import InputError
 from excise.bottleneck.reference import NO_PAIR
 from excise.forgetting import masks
-from excise.forgetting.masks import activation_counts, most_activated
+from excise.forgetting.masks import activation_counts, most_activated, unused_pairs
 
 
 @given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
@@ -37,6 +37,11 @@ def test_counts_add_up_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_most_pairs_and_the_mark_of_none_stay_apart() -> None:
     codes = np.array([[[65_534, NO_PAIR]]], np.uint16)
     assert activation_counts(codes, 65_535).nonzero()[1].tolist() == [65_534]
+
+
+def test_unused_pairs_are_those_never_counted() -> None:
+    codes = np.array([[[0, 2], [1, NO_PAIR]]], np.uint16)
+    assert unused_pairs(codes, 3).tolist() == [[False, True, False], [True, False, True]]
 
 
 @given(st.lists(st.integers(0, 3), min_size=6, max_size=6), st.integers(0, 6), st.integers(0, 6))

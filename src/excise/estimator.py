@@ -22,7 +22,7 @@ from excise.bottleneck.reference import Array, Optimiser
 from excise.bottleneck.values import STEPS_PER_CALL, initial_values, train_values
 from excise.errors import InputError
 from excise.features.arrays import empty_array
-from excise.forgetting.masks import activation_counts
+from excise.forgetting.masks import unused_pairs
 from excise.presets import preset
 
 SOLVERS = ("adam", "sgd")
@@ -157,7 +157,7 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             threads=kernels.available_threads(self.n_jobs),
             verbose=self.verbose,
         )
-        mask = activation_counts(codes, self.pairs) == 0 if self.gate_unused else None
+        mask = unused_pairs(codes, self.pairs) if self.gate_unused else None
         new.bottleneck_ = replace(bottleneck, values=values).with_mask(mask)
         new.training_codes_, new.training_labels_ = codes, labels
         self.__dict__ = new.__dict__

@@ -19,6 +19,11 @@ def activation_counts(codes: Array, pairs: int) -> Array:
     return counts.reshape(c, pairs)
 
 
+def unused_pairs(codes: Array, pairs: int) -> Array:
+    """The mask (c, m) of the pairs that no code selected."""
+    return activation_counts(codes, pairs) == 0
+
+
 def most_activated(counts: Array, size: int) -> Array:
     """The mask of the `size` most activated pairs of all codebooks; ties go to the lower codebook and pair."""
     if not 0 <= size <= counts.size:
