@@ -21,7 +21,8 @@ def activation_counts(codes: Array, pairs: int) -> Array:
 
 def unused_pairs(codes: Array, pairs: int) -> Array:
     """The mask (c, m) of the pairs that no code selected."""
-    return activation_counts(codes, pairs) == 0
+    mask: Array = activation_counts(codes, pairs) == 0
+    return mask
 
 
 def most_activated(counts: Array, size: int) -> Array:
