@@ -24,7 +24,7 @@ from excise.bottleneck import kernels
 from excise.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
-TINY = "--codebooks 8 --pairs 16 --key-dim 4 --key-epochs 2 --epochs 5 --batch-size 16 --seed 0".split()  # as SMALL
+TINY = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 @pytest.fixture(scope="module", autouse=True)
