@@ -1,0 +1,1 @@
+"""Speed and memory, measured against named peers in the same run; results are one JSON."""
