@@ -33,9 +33,10 @@ experiments: .venv/installed  ## the tables of the paper, on real features
 	.venv/bin/python -m experiments.linear_probe
 	.venv/bin/python -m experiments.render
 
-docs: .venv/installed  ## tables, figures and the README, from results and docstrings
+docs: .venv/installed  ## tables, figures, help pages and the README, from results and docstrings
 	.venv/bin/python -m experiments.render
 	.venv/bin/python -m benchmarks.render
+	.venv/bin/python docs/render_cli.py
 	.venv/bin/python docs/render_readme.py
 
 clean:  ## remove environments, builds and caches

@@ -18,7 +18,7 @@ BESIDE = {
     "tests/": "One file per module, of the same name: properties first.",
     "experiments/": "One file per table or figure of the paper; results as JSON.",
     "benchmarks/": "Speed and memory against other libraries; results as JSON.",
-    "docs/": "The method exactly as implemented, and the script that fills this page.",
+    "docs/": "The method exactly as implemented, the doors, the results, and the scripts that render them.",
 }
 
 
