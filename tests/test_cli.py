@@ -69,8 +69,8 @@ def test_train_evaluate_predict_info_as_typed(folder: Path) -> None:
     done = shell("train", "x.npy", "--labels", "words.txt", "-o", "typed.safetensors", *TINY)
     assert done.returncode == 0, done.stderr
     assert "training accuracy" in done.stdout
-    assert "keys    100%" in done.stderr
-    assert "values  100%" in done.stderr
+    assert "keys     100%" in done.stderr
+    assert "values   100%" in done.stderr
     done = shell("predict", "typed.safetensors", "x.npy", "-q")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[:3] == ["ant", "bee", "cow"]

@@ -36,8 +36,8 @@ def test_plain_lines_are_few(clock: Any) -> None:
             shown.advance(1)
     lines = out.getvalue().splitlines()
     assert len(lines) == 11
-    assert lines[1] == "keys     20%  1 examples/s  1 min 20 s left"
-    assert lines[-1] == "keys    100%  1 examples/s  1 min 40 s"
+    assert lines[1] == "keys      20%  1 examples/s  1 min 20 s left"
+    assert lines[-1] == "keys     100%  1 examples/s  1 min 40 s"
 
 
 def test_a_bar_stays_on_its_line(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_a_bar_stays_on_its_line(clock: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert text.count("\n") == 1
     assert text.endswith("\n")
     parts = [part.removesuffix(progress.CLEAR) for part in text.rstrip("\n").split("\r")[1:]]
-    assert parts[0].startswith("values  [######..................]  25%  1 examples/s  3.0 s")
+    assert parts[0].startswith("values   [######..................]  25%  1 examples/s  3.0 s")
     assert all(len(part) < 70 for part in parts)
 
 
@@ -78,7 +78,7 @@ def test_nothing_to_do_and_nothing_done_yet() -> None:
     out = io.StringIO()
     with Progress("keys", 0, "examples", 1, out):
         pass
-    assert out.getvalue().startswith("keys    100%")
+    assert out.getvalue().startswith("keys     100%")
     with Progress("keys", 5, "examples", 1, out):
         pass
     assert "time left unknown" in out.getvalue()

@@ -67,7 +67,7 @@ class Progress:
             when = f"{duration(elapsed * (1 - share) / share)} left" if share else "time left unknown"
         filled = int(BAR_WIDTH * share)
         bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] " if self._bar else ""
-        line = f"{self._label:<8}{bar}{int(100 * share):3d}%  {rate:,.0f} {self._unit}/s  {when}"
+        line = f"{self._label:<9}{bar}{int(100 * share):3d}%  {rate:,.0f} {self._unit}/s  {when}"
         return f"{line}  {self._note}" if self._note else line
 
 
