@@ -2,8 +2,10 @@
 
     ExciseError
     ├── InputError          a value, an array or a file of features that cannot be used (a ValueError)
-    ├── ModelFileError      a model file that is foreign, truncated, corrupted or newer
+    ├── ModelFileError      a model file that cannot be written, or is foreign, truncated, corrupted or newer
     └── MissingExtraError   an optional dependency that is not installed (an ImportError)
+
+The shell prints the sentence alone and exits with 2.
 """
 
 import importlib
@@ -19,7 +21,7 @@ class InputError(ExciseError, ValueError):
 
 
 class ModelFileError(ExciseError):
-    """A model file cannot be read: foreign, truncated, corrupted or written by a newer excise."""
+    """A model file cannot be written, or cannot be read: foreign, truncated, corrupted or from a newer excise."""
 
 
 class MissingExtraError(ExciseError, ImportError):

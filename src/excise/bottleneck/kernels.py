@@ -4,7 +4,10 @@
 (`avx512`, `avx2`, `neon`, `plain`).
 """
 
+import importlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from excise.bottleneck import reference
@@ -27,49 +30,67 @@ __all__ = [
 ]
 
 WHY_SLOW: str | None = None
+"""Why the numpy reference is in use, in one sentence; None where compiled kernels are."""
 BACKEND: str
 """Name of the instruction set in use, or `reference`."""
 
-_native: Any
-_wanted = os.environ.get("EXCISE_KERNELS", "auto")
-try:
-    if _wanted == "reference":
-        raise ImportError("EXCISE_KERNELS=reference was set")
-    from excise import _native  # type: ignore[attr-defined,no-redef]
 
-    if _wanted != "auto" and not _native.use(_wanted):
-        raise InputError(
-            f"EXCISE_KERNELS={_wanted!r} is not available here: use 'auto', 'reference' or one of {_native.available()}"
-        )
-    BACKEND = _native.backend()
-    PreparedKeys: Any = _native.PreparedKeys
-    KeyInitializer: Any = _native.KeyInitializer
-    ValueTrainer: Any = _native.ValueTrainer
-    project: Any = _native.project
-    logits: Any = _native.logits
-    gradient: Any = _native.gradient
-    cross_entropy: Any = _native.cross_entropy
+def _load() -> Any:
+    """The compiled module under the instruction set that was asked for, or None for the reference."""
+    wanted = os.environ.get("EXCISE_KERNELS", "auto")
+    if wanted == "reference":
+        return None
+    with _passive_waiting():
+        native = importlib.import_module("excise._native")
+    if wanted != "auto" and not native.use(wanted):
+        allowed = ", ".join(["auto", "reference", *native.available()])
+        raise InputError(f"EXCISE_KERNELS is {wanted!r}, which this machine does not have: use one of {allowed}")
+    return native
+
+
+@contextmanager
+def _passive_waiting() -> Iterator[None]:
+    """Let the threads of the kernels sleep while they wait, unless the user said otherwise.
+
+    OpenMP reads the variable once, when it is loaded. Threads that spin at the end of every step of training bring a
+    shared machine almost to a halt; sleeping costs microseconds.
+    """
+    if "OMP_WAIT_POLICY" in os.environ:
+        yield
+        return
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    try:
+        yield
+    finally:
+        del os.environ["OMP_WAIT_POLICY"]
+
+
+_chosen: Any
+try:
+    _chosen = _load()
+    if _chosen is None:
+        WHY_SLOW = "excise runs on its numpy kernels, because EXCISE_KERNELS=reference was set: they are slow"
 except ImportError as error:
-    BACKEND = "reference"
+    _chosen = None
     WHY_SLOW = (
-        f"excise runs on its pure Python kernels, which are hundreds of times slower than the compiled ones ({error}); "
-        "install a C++17 compiler and reinstall: pip install --force-reinstall --no-binary excise excise"
+        "excise runs on its numpy kernels, which are hundreds of times slower, because no compiled ones were built "
+        f"({error}): install a C++17 compiler (GCC or Clang), then reinstall excise"
     )
-    PreparedKeys = reference.PreparedKeys
-    KeyInitializer = reference.KeyInitializer
-    ValueTrainer = reference.ValueTrainer
-    project = reference.project
-    logits = reference.logits
-    gradient = reference.gradient
-    cross_entropy = reference.cross_entropy
+BACKEND = "reference" if _chosen is None else _chosen.backend()
+_source = reference if _chosen is None else _chosen
+
+PreparedKeys: Any = _source.PreparedKeys
+KeyInitializer: Any = _source.KeyInitializer
+ValueTrainer: Any = _source.ValueTrainer
+project: Any = _source.project
+logits: Any = _source.logits
+gradient: Any = _source.gradient
+cross_entropy: Any = _source.cross_entropy
 
 
 def available_threads(n_jobs: int | None) -> int:
     """Threads for `n_jobs` as scikit-learn counts: None is all this process may use, -1 all, -2 all but one."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
     if limit.isdigit() and int(limit) > 0:
         cores = min(cores, int(limit))

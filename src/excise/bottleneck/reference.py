@@ -2,8 +2,9 @@
 
 Axes: n examples, f feature, c codebooks, m pairs, d key, k retrieved, v classes.
 
-Every sum has a fixed order and every product of a chain is fused with its addition, so the compiled kernels
-return the same bits on any instruction set and with any number of threads.
+Every sum has a fixed order and every product of a chain is fused with its addition, so the compiled kernels return
+the same bits on any instruction set and with any number of threads; and the bits of this file, but for Adam, which they
+compute lazily and which agrees to rounding.
 """
 
 from dataclasses import dataclass
@@ -33,10 +34,11 @@ def project(x: Array, projection: Array, threads: int = 1) -> Array:
 
 def half_norms(keys: Array) -> Array:
     """Half the squared length of every key (..., d)."""
-    total = np.zeros(keys.shape[:-1], np.float32)
+    total: Array = np.zeros(keys.shape[:-1], np.float32)
     for j in range(keys.shape[-1]):
         total = fused(keys[..., j], keys[..., j], total)
-    return np.float32(0.5) * total
+    total *= np.float32(0.5)
+    return total
 
 
 @dataclass
@@ -81,7 +83,7 @@ def _mix(x: Any) -> Any:
 
 
 class KeyInitializer:
-    """Moving averages that pull every key to the projected examples nearest to it (FACTS, section 1)."""
+    """Moving averages that pull every key to the projected examples nearest to it, without labels."""
 
     def __init__(self, keys: Array, seed: int, batch_size: int):
         self._keys = keys.copy()  # (c, m, d)
@@ -90,6 +92,7 @@ class KeyInitializer:
         self._seed, self._batch_size, self._step = seed, batch_size, 0
 
     def keys(self) -> Array:
+        """Keys (c, m, d) as they are now."""
         return self._keys.copy()
 
     def update(self, z: Array, threads: int = 1) -> None:
@@ -131,7 +134,8 @@ def logits(codes: Array, values: Array, decoder: str, threads: int = 1) -> Array
                 row = values[i, np.where(found, codes[:, i, slot], 0)]
                 part += np.where(found[:, None], row * weight[:, None], np.float32(0))
         total += part
-    return total * np.float32(1 / c)
+    total *= np.float32(1 / c)
+    return total
 
 
 def slot_weights(codes: Array, decoder: str) -> Array:
@@ -162,7 +166,7 @@ def exp(x: Array) -> Array:
     x = np.maximum(x, f(-104))
     n = np.rint(x * f(1.44269504088896341))
     r = (x - n * f(0.693359375)) - n * f(-2.12194440e-4)
-    p = f(1.9875691500e-4)
+    p: Array = np.full_like(x, 1.9875691500e-4)
     for term in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
         p = p * r + f(term)
     y = p * (r * r) + r + f(1)
@@ -211,6 +215,7 @@ class ValueTrainer:
         self._step = 0
 
     def values(self, threads: int = 1) -> Array:
+        """The table (c, m, v) as it is now."""
         return self._values.copy()
 
     def train(self, codes: Array, labels: Array, order: Array, batch_size: int, threads: int = 1) -> float:

@@ -1,7 +1,5 @@
 """Values trained on cached codes: the codes of an example never change, so an epoch is a walk over look-ups."""
 
-import tempfile
-
 import numpy as np
 
 from excise.bottleneck import kernels
@@ -21,13 +19,6 @@ def initial_values(shape: tuple[int, int, int], kind: str, generator: np.random.
     if kind == "normal":
         return generator.standard_normal(shape, dtype=np.float32)
     raise InputError(f"value_init is {kind!r}: use 'zeros', 'uniform' or 'normal'")
-
-
-def empty_codes(shape: tuple[int, int, int], working_memory: float) -> Array:
-    """Room for codes (n, c, k): in memory, or in an unnamed temporary file once they outgrow `working_memory` MiB."""
-    if 2 * int(np.prod(shape)) <= working_memory * 2**20:
-        return np.empty(shape, np.uint16)
-    return np.memmap(tempfile.TemporaryFile(), dtype=np.uint16, mode="w+", shape=shape)
 
 
 def train_values(

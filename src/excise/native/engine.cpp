@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kSumGroups = 16;
 constexpr int kQueries = 64;    // searched at a time, so that their running minima stay in the first cache
+constexpr int kQueriesOfK = 16; // fewer, where all their scores are kept
 constexpr int kLongest = 200;   // .9^200 < 1e-9: a row that rested longer stands still
 
 int thread_number() {
@@ -47,6 +48,9 @@ std::vector<const Isa*> tables() {
 }
 
 std::atomic<const Isa*> chosen{nullptr};
+
+// Threads worth waking for so many operations; a result never depends on their number.
+int team(int threads, double operations) { return operations < 1e6 ? 1 : threads; }
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
@@ -112,13 +116,14 @@ Buffer::Buffer(int64_t floats) {
 
 void project(const float* x, int64_t n, int f, const float* projection, int64_t columns, float* z, int threads) {
     const Isa& kernel = isa();
+    threads = team(threads, 2.0 * static_cast<double>(n) * f * static_cast<double>(columns));
     const int width = kernel.panel;
     const int64_t panels = (columns + width - 1) / width;
     if (n < 32) {  // too few rows to pay for packing
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t p = 0; p < panels; ++p) {
             const int cols = static_cast<int>(std::min<int64_t>(width, columns - p * width));
-            kernel.project(x, f, static_cast<int>(n), f, projection + p * width, columns, cols, z + p * width, columns);
+            kernel.project(x, f, 1, static_cast<int>(n), f, projection + p * width, columns, cols, z + p * width, columns);
         }
         return;
     }
@@ -129,15 +134,27 @@ void project(const float* x, int64_t n, int f, const float* projection, int64_t 
         for (int i = 0; i < f; ++i)
             std::memcpy(packed.data() + (p * f + i) * width, projection + i * columns + p * width, 4u * cols);
     }
-    const int64_t rows = 64, blocks = (n + rows - 1) / rows;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) collapse(1)
-    for (int64_t b = 0; b < blocks; ++b)
-        for (int64_t p = 0; p < panels; ++p) {
-            const int cols = static_cast<int>(std::min<int64_t>(width, columns - p * width));
-            const int count = static_cast<int>(std::min(rows, n - b * rows));
-            kernel.project(x + b * rows * f, f, count, f, packed.data() + p * f * width, width, cols,
-                           z + b * rows * columns + p * width, columns);
+    const int64_t tile = kernel.tile, rows = 8 * tile, blocks = (n + rows - 1) / rows;
+#pragma omp parallel num_threads(threads)
+    {
+        Buffer turned(rows * f);  // a tile's values of one feature side by side
+#pragma omp for schedule(dynamic)
+        for (int64_t b = 0; b < blocks; ++b) {
+            const int64_t first = b * rows, full = std::min(rows, n - first) / tile * tile;
+            const int rest = static_cast<int>(std::min(rows, n - first) - full);
+            for (int64_t r = 0; r < full; ++r)
+                for (int i = 0; i < f; ++i) turned.data()[r / tile * tile * f + i * tile + r % tile] = x[(first + r) * f + i];
+            for (int64_t p = 0; p < panels; ++p) {
+                const int cols = static_cast<int>(std::min<int64_t>(width, columns - p * width));
+                const float* panel = packed.data() + p * f * width;
+                float* out = z + first * columns + p * width;
+                for (int64_t r = 0; r < full; r += tile)
+                    kernel.project(turned.data() + r * f, 1, tile, static_cast<int>(tile), f, panel, width, cols,
+                                   out + r * columns, columns);
+                kernel.project(x + (first + full) * f, f, 1, rest, f, panel, width, cols, out + full * columns, columns);
+            }
         }
+    }
 }
 
 // ---- search ---------------------------------------------------------------------------------------------------------
@@ -166,49 +183,57 @@ PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* l
 }
 
 void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, int threads) const {
-    const int books = n < 2 * kQueries ? 4 : 16;  // of a task
-    const int64_t queries = 8 * kQueries;         // of a task
+    threads = team(threads, 2.0 * static_cast<double>(n) * c_ * m_ * d_);
+    const int at_a_time = k == 1 ? kQueries : kQueriesOfK;
+    const int books = std::min(c_, n < kQueries ? 4 : 8);  // of a task, with as many queries as its tile of z has room for
+    const int64_t room = std::max(1, 65536 / (books * d_ * kQueries)) * kQueries, queries = std::min(n, room);
     const int64_t rows = (n + queries - 1) / queries, columns = (c_ + books - 1) / books;
-    int blocks = 2;
-    for (const Codebook& book : codebooks_) blocks = std::max(blocks, book.blocks);
+    int64_t blocks = 0;
+    for (const Codebook& book : codebooks_) blocks = std::max<int64_t>(blocks, book.blocks);
 #pragma omp parallel num_threads(threads)
     {
-        const int most = static_cast<int>(std::min<int64_t>(kQueries, n));
-        Buffer scratch(static_cast<int64_t>(isa_.width) * most * (k == 1 ? 2 : blocks));
-        std::vector<float> tile(static_cast<size_t>(most) * static_cast<size_t>(d_));
-        std::vector<int32_t> found(static_cast<size_t>(most) * static_cast<size_t>(k));
+        const int64_t most = std::min<int64_t>(at_a_time, queries);
+        Buffer scratch(k == 1 ? 2 * isa_.width * most : (isa_.block + isa_.width) * blocks * most + blocks + 1);
+        Buffer tile(books * queries * d_);  // [codebook][query][d]
+        std::vector<int32_t> found(static_cast<size_t>(most * k));
+        std::vector<uint16_t> out(static_cast<size_t>(queries * books * k));  // [query][codebook][k]
 #pragma omp for schedule(dynamic)
         for (int64_t task = 0; task < rows * columns; ++task) {
-            const int64_t from = task / columns * queries, to = std::min(from + queries, n);
-            const int first = static_cast<int>(task % columns) * books, last = std::min(first + books, c_);
-            for (int i = first; i < last; ++i) {
-                const Codebook& book = codebooks_[static_cast<size_t>(i)];
-                for (int64_t start = from; start < to; start += kQueries) {
-                    const int count = static_cast<int>(std::min<int64_t>(kQueries, to - start));
-                    for (int q = 0; q < count; ++q)
-                        std::memcpy(&tile[static_cast<size_t>(q * d_)], z + ((start + q) * c_ + i) * d_, 4u * d_);
-                    if (k == 1)
-                        isa_.nearest(tile.data(), count, d_, book.keys.data(), book.half.data(), book.blocks,
-                                     scratch.data(), found.data());
-                    else
-                        isa_.nearest_k(tile.data(), count, d_, k, book.keys.data(), book.half.data(), book.blocks,
-                                       scratch.data(), found.data());
-                    for (int q = 0; q < count; ++q)
-                        for (int s = 0; s < k; ++s) {
-                            const int32_t at = found[static_cast<size_t>(q * k + s)];
-                            codes[((start + q) * c_ + i) * k + s] = at < 0 ? kNoPair : book.ids[static_cast<size_t>(at)];
-                        }
-                }
-            }
+            const int64_t from = task / columns * queries, count = std::min(queries, n - from);
+            const int first = static_cast<int>(task % columns) * books, width = std::min(books, c_ - first);
+            for (int64_t q = 0; q < count; ++q)
+                for (int i = 0; i < width; ++i)
+                    std::memcpy(tile.data() + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_,
+                                sizeof(float) * static_cast<size_t>(d_));
+            for (int i = 0; i < width; ++i)
+                for (int64_t q = 0; q < count; q += at_a_time)
+                    search(codebooks_[static_cast<size_t>(first + i)], tile.data() + (i * queries + q) * d_,
+                           static_cast<int>(std::min<int64_t>(at_a_time, count - q)), k, scratch.data(), found.data(),
+                           &out[static_cast<size_t>((q * width + i) * k)], width * k);
+            for (int64_t q = 0; q < count; ++q)
+                std::memcpy(codes + ((from + q) * c_ + first) * k, &out[static_cast<size_t>(q * width * k)],
+                            sizeof(uint16_t) * static_cast<size_t>(width * k));
         }
     }
+}
+
+void PreparedKeys::search(const Codebook& book, const float* z, int count, int k, float* scratch, int32_t* found,
+                          uint16_t* codes, int64_t stride) const {
+    if (k == 1)
+        isa_.nearest(z, count, d_, book.keys.data(), book.half.data(), book.blocks, scratch, found);
+    else
+        isa_.nearest_k(z, count, d_, k, book.keys.data(), book.half.data(), book.blocks, scratch, found);
+    for (int q = 0; q < count; ++q)
+        for (int s = 0; s < k; ++s) {
+            const int32_t at = found[q * k + s];
+            codes[q * stride + s] = at < 0 ? kNoPair : book.ids[static_cast<size_t>(at)];
+        }
 }
 
 // ---- key initialisation ---------------------------------------------------------------------------------------------
 
 struct KeyInitializer::Scratch {
     Buffer added, hits, search;
-    std::vector<float> tile;
     std::vector<int32_t> found;
 };
 
@@ -243,21 +268,26 @@ void KeyInitializer::keys(float* out) const {
 }
 
 void KeyInitializer::update(const float* z, int64_t n, int threads) {
+    threads = team(threads, 2.0 * static_cast<double>(n) * c_ * m_ * d_);
     const int64_t batches = (n + batch_size_ - 1) / batch_size_;
+    Buffer turned(n * c_ * d_);  // [codebook][example][d]
 #pragma omp parallel num_threads(threads)
     {
+#pragma omp for schedule(static)
+        for (int64_t e = 0; e < n; ++e)
+            for (int i = 0; i < c_; ++i)
+                std::memcpy(turned.data() + (i * n + e) * d_, z + (e * c_ + i) * d_, sizeof(float) * static_cast<size_t>(d_));
         Scratch scratch;
         const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
         scratch.added = Buffer(size * d_);
         scratch.hits = Buffer(size);
         scratch.search = Buffer(2 * isa_.width * kQueries);
-        scratch.tile.resize(static_cast<size_t>(batch_size_) * static_cast<size_t>(d_));
         scratch.found.resize(static_cast<size_t>(batch_size_));
 #pragma omp for schedule(dynamic)
         for (int i = 0; i < c_; ++i)  // a codebook's batches follow one another; codebooks know nothing of each other
             for (int64_t b = 0; b < batches; ++b) {
                 const int count = static_cast<int>(std::min<int64_t>(batch_size_, n - b * batch_size_));
-                update_codebook(i, z + b * batch_size_ * c_ * d_, count, step_ + static_cast<uint64_t>(b), scratch);
+                update_codebook(i, turned.data() + (i * n + b * batch_size_) * d_, count, step_ + static_cast<uint64_t>(b), scratch);
             }
     }
     step_ += static_cast<uint64_t>(batches);
@@ -271,10 +301,8 @@ void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step
     float* counts = counts_[static_cast<size_t>(i)].data();
     isa_.half_norms(keys, d, blocks_, half);
     std::fill(half + m_, half + size, std::numeric_limits<float>::infinity());
-    for (int q = 0; q < n; ++q)
-        std::memcpy(&scratch.tile[static_cast<size_t>(q * d)], z + (static_cast<int64_t>(q) * c_ + i) * d, 4u * d);
     for (int q = 0; q < n; q += kQueries)
-        isa_.nearest(&scratch.tile[static_cast<size_t>(q * d)], std::min(kQueries, n - q), d, keys, half, blocks_,
+        isa_.nearest(z + q * d, std::min(kQueries, n - q), d, keys, half, blocks_,
                      scratch.search.data(), &scratch.found[static_cast<size_t>(q)]);
     float* added = scratch.added.data();
     float* hits = scratch.hits.data();
@@ -286,7 +314,7 @@ void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step
         if (pair < 0) continue;
         hits[pair] += 1.0f;
         float* to = key_at(added, pair);
-        for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] += scratch.tile[static_cast<size_t>(q * d + j)];
+        for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] += z[q * d + j];
     }
     isa_.average(keys, sums_[static_cast<size_t>(i)].data(), counts, added, hits, d, blocks_, m_);
     const float dead = static_cast<float>(0.1 * batch_size_ / m_);
@@ -297,7 +325,7 @@ void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step
         const uint64_t hash = mix(of_codebook + 0x94D049BB133111EBull * (static_cast<uint64_t>(p) + 1));
         const uint64_t example = ((hash >> 32) * static_cast<uint64_t>(n)) >> 32;
         float* to = key_at(keys, p);
-        for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] = scratch.tile[example * static_cast<size_t>(d) + static_cast<size_t>(j)];
+        for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] = z[static_cast<int64_t>(example) * d + j];
     }
 }
 
@@ -312,6 +340,7 @@ bool codes_within(const uint16_t* codes, int64_t count, int m, int threads) {
 
 void logits(const uint16_t* codes, int64_t n, int c, int k, const float* values, int m, int v, bool mean, float* out,
             int threads) {
+    threads = team(threads, 4.0 * static_cast<double>(n) * c * k * v);
     const Isa& kernel = isa();
     const int64_t ld = round_up(v, 16), table = static_cast<int64_t>(m) * v;
     const int groups = std::min(kSumGroups, c);
@@ -341,6 +370,7 @@ void logits(const uint16_t* codes, int64_t n, int c, int k, const float* values,
 
 void gradient(const uint16_t* codes, int64_t n, int c, int k, const float* residuals, int m, int v, bool mean,
               float* table, int threads) {
+    threads = team(threads, 4.0 * static_cast<double>(n) * c * k * v);
     const Isa& kernel = isa();
     const int64_t ld = round_up(v, 16), size = static_cast<int64_t>(m) * v;
     const float share = 1.0f / static_cast<float>(c);
@@ -574,6 +604,7 @@ double ValueTrainer::train(const uint16_t* codes, int64_t n, int k, const int64_
                            int64_t count, int batch_size, int threads) {
     (void)n;
     const int groups = std::min(kSumGroups, c_);
+    threads = team(threads, 10.0 * static_cast<double>(std::min<int64_t>(batch_size, count)) * c_ * k * v_);  // of a step
     const int64_t batches = (count + batch_size - 1) / batch_size;
     const int most = static_cast<int>(std::min<int64_t>(batch_size, count));
     const int64_t part_size = most * padded_;

@@ -48,6 +48,8 @@ class PreparedKeys {
         std::vector<uint16_t> ids;  // pair of each packed key
         int blocks = 0;
     };
+    void search(const Codebook& book, const float* z, int count, int k, float* scratch, int32_t* found,
+                uint16_t* codes, int64_t stride) const;
     const Isa& isa_;
     int c_, m_, d_;
     std::vector<Codebook> codebooks_;

@@ -40,14 +40,15 @@ struct Isa {
     int width;   // floats of a vector
     int block;   // keys of a packed block
     int panel;   // columns of a packed projection panel
+    int tile;    // examples that the projection takes at a time
 
-    // out[r][col] = sum over f, in order, of x[r][f] * panel[f][col]; `stride` is the distance of two f in the panel.
-    void (*project)(const float* x, int64_t ldx, int rows, int f, const float* panel, int64_t stride, int cols,
-                    float* out, int64_t ldo);
+    // out[r][col] = sum over f, in order, of x[r * ldx + f * next] * panel[f * stride + col].
+    void (*project)(const float* x, int64_t ldx, int64_t next, int rows, int f, const float* panel, int64_t stride,
+                    int cols, float* out, int64_t ldo);
     // Index of the nearest packed key of each query z[q][d], -1 if none; scratch holds 2 * width * queries floats.
     void (*nearest)(const float* z, int queries, int d, const float* keys, const float* half, int blocks,
                     float* scratch, int32_t* out);
-    // The k nearest, in order; scratch holds width * blocks * queries floats.
+    // The k nearest, in order; scratch holds (block + width) * blocks * queries + blocks + 1 floats.
     void (*nearest_k)(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
                       float* scratch, int32_t* out);
     void (*half_norms)(const float* keys, int d, int blocks, float* half);

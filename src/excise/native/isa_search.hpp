@@ -145,111 +145,161 @@ void nearest(const float* z, int queries, int d, const float* keys, const float*
 
 // ---- the k nearest keys ---------------------------------------------------------------------------------------------
 
-template <int QT, int D>
-void block_minima(const float* z, int d, const float* keys, const float* half, int from, int to, int blocks,
-                  float* minima) {
+// The least score of every lane and block is written down; a bound from those says which blocks can hold a winner. For
+// few winners their scores are computed again, for many all scores were kept. No step branches on a single score,
+// because such branches cost more than the arithmetic.
+constexpr int kKeepScores = 9;
+
+template <int QT, int D, bool kKeep>
+void score_tile(const float* z, int d, const float* keys, const float* half, int from, int to, int blocks,
+                float* scores, float* minima) {
     const int n = D ? D : d;
+    const int64_t ld = static_cast<int64_t>(blocks) * BK, minima_ld = static_cast<int64_t>(blocks) * W;
     for (int b = from; b < to; ++b) {
         Vec acc[QT][KT];
         score_block<QT, D>(z, d, keys + static_cast<int64_t>(b) * n * BK, half + b * BK, acc);
         EXCISE_UNROLL
-        for (int q = 0; q < QT; ++q)
-            least_of_block(acc[q]).store(minima + (static_cast<int64_t>(q) * blocks + b) * W);
+        for (int q = 0; q < QT; ++q) {
+            if (kKeep) {
+                EXCISE_UNROLL
+                for (int t = 0; t < KT; ++t) acc[q][t].store(scores + q * ld + b * BK + t * W);
+            }
+            least_of_block(acc[q]).store(minima + q * minima_ld + b * W);
+        }
     }
 }
 
-// An upper bound of the k-th least score: minima over disjoint groups of keys, of which k are at most the bound.
+// An upper bound of the k-th least score: of minima over disjoint groups of keys, k are at most the bound.
 inline float bound(const float* minima, int blocks, int k) {
-    constexpr int kMostSets = 64 / W > 0 ? 64 / W : 1;
-    int sets = (2 * k + W - 1) / W;
+    constexpr int kMostSets = 64 / W;
+    int sets = (8 * k + 5 * W - 1) / (5 * W);  // 1.6 k groups: few candidates, and few groups to rank
     if (sets > kMostSets) sets = kMostSets;
     if (sets > blocks) sets = blocks;
     if (sets * W < k) return FLT_MAX;
     Vec group[kMostSets];
     for (int s = 0; s < sets; ++s) group[s] = Vec::load(minima + s * W);
-    for (int b = sets, s = 0; b < blocks; ++b) {
-        group[s] = Vec::min(group[s], Vec::load(minima + b * W));
-        s = s + 1 == sets ? 0 : s + 1;
-    }
+    for (int b = sets; b < blocks; b += sets)
+        for (int s = 0; s < sets && b + s < blocks; ++s) group[s] = Vec::min(group[s], Vec::load(minima + (b + s) * W));
     float values[kMostSets * W];
     for (int s = 0; s < sets; ++s) group[s].store(values + s * W);
     float best = FLT_MAX;
     for (int i = 0; i < sets * W; ++i) {
-        if (!(values[i] < best)) continue;
         int at_most = 0;
-        const Vec x = Vec::all(values[i]);
-        for (int s = 0; s < sets; ++s) at_most += __builtin_popcount(Vec::bits(group[s] <= x));
-        if (at_most >= k) best = values[i];
+        for (int s = 0; s < sets; ++s) at_most += __builtin_popcount(Vec::bits(group[s] <= Vec::all(values[i])));
+        const float x = at_most >= k ? values[i] : FLT_MAX;
+        best = x < best ? x : best;
     }
     return best;
 }
 
-template <int D>
-void collect(const float* z, int d, int k, const float* keys, const float* half, int blocks, const float* minima,
-             int32_t* out) {
-    const int n = D ? D : d;
+constexpr int kCandidates = 256;  // more than that (many equal keys) are thinned out on the way
+
+struct Candidates {
+    float score[kCandidates + BK];
+    int32_t id[kCandidates + BK];
+    int count = 0;
+
+    // Orders the candidates by score, then by key, and keeps the first k.
+    void rank(int k) {
+        int64_t key[kCandidates + BK];
+        int32_t at[kCandidates + BK];
+        for (int i = 0; i < count; ++i) {
+            const float x = score[i] + 0.0f;  // -0 is 0
+            int32_t bits;
+            std::memcpy(&bits, &x, 4);
+            bits ^= (bits >> 31) & 0x7fffffff;
+            key[i] = static_cast<int64_t>(bits) * (int64_t{1} << 32) + id[i];
+        }
+        for (int i = 0; i < count; ++i) {
+            int32_t smaller = 0;
+            for (int j = 0; j < count; ++j) smaller += key[j] < key[i];
+            at[i] = smaller;
+        }
+        float sorted_score[kCandidates + BK];
+        int32_t sorted_id[kCandidates + BK];
+        for (int i = 0; i < count; ++i) {
+            sorted_score[at[i]] = score[i];
+            sorted_id[at[i]] = id[i];
+        }
+        count = count < k ? count : k;
+        std::memcpy(score, sorted_score, sizeof(float) * static_cast<size_t>(count));
+        std::memcpy(id, sorted_id, sizeof(int32_t) * static_cast<size_t>(count));
+    }
+};
+
+template <int D, bool kKeep>
+void select(const float* z, int d, const float* keys, const float* half, const float* scores, const float* minima,
+            int blocks, int k, int32_t* hits, int32_t* out) {
     float limit = bound(minima, blocks, k);
-    float score[33];
-    int found = 0;
+    int hit = 0;
     for (int b = 0; b < blocks; ++b) {
-        if (!Vec::bits(Vec::load(minima + static_cast<int64_t>(b) * W) <= Vec::all(limit))) continue;
+        hits[hit] = b;
+        hit += Vec::bits(Vec::load(minima + static_cast<int64_t>(b) * W) <= Vec::all(limit)) != 0;
+    }
+    Candidates found;
+    for (int h = 0; h < hit; ++h) {
         Vec acc[1][KT];
-        score_block<1, D>(z, d, keys + static_cast<int64_t>(b) * n * BK, half + b * BK, acc);
+        if (!kKeep)
+            score_block<1, D>(z, d, keys + static_cast<int64_t>(hits[h]) * (D ? D : d) * BK, half + hits[h] * BK, acc);
         EXCISE_UNROLL
         for (int t = 0; t < KT; ++t) {
-            float x[W];
-            uint32_t m = Vec::bits(acc[0][t] <= Vec::all(limit));
-            if (m) acc[0][t].store(x);
-            for (; m; m &= m - 1) {  // ascending keys: of equal scores the first stays in front
-                const int lane = __builtin_ctz(m);
-                if (found == k && !(x[lane] < score[k - 1])) continue;
-                int at = found < k ? found++ : k - 1;
-                for (; at > 0 && x[lane] < score[at - 1]; --at) {
-                    score[at] = score[at - 1];
-                    out[at] = out[at - 1];
-                }
-                score[at] = x[lane];
-                out[at] = b * BK + t * W + lane;
-                if (found == k && score[k - 1] < limit) limit = score[k - 1];
-            }
+            const int first = hits[h] * BK + t * W;
+            const Vec x = kKeep ? Vec::load(scores + first) : acc[0][t];
+            found.count += Vec::keep(x <= Vec::all(limit), x, first, found.score + found.count, found.id + found.count);
+        }
+        if (found.count > kCandidates) {
+            found.rank(k);
+            limit = found.score[k - 1];
         }
     }
-    for (; found < k; ++found) out[found] = -1;
+    found.rank(k);
+    for (int i = 0; i < k; ++i) out[i] = i < found.count ? found.id[i] : -1;
 }
 
-template <int D>
+template <int D, bool kKeep>
 void nearest_k_codebook(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
-                        float* minima, int32_t* out) {
+                        float* scratch, int32_t* out) {
     constexpr int QT = Vec::query_tile;
     const int n = D ? D : d;
+    const int64_t ld = static_cast<int64_t>(blocks) * BK, minima_ld = static_cast<int64_t>(blocks) * W;
+    float* scores = scratch;
+    float* minima = scores + queries * ld;
+    int32_t* hits = reinterpret_cast<int32_t*>(minima + queries * minima_ld);
     const int step = kL1Floats / (n * BK) > 0 ? kL1Floats / (n * BK) : 1;
     for (int from = 0; from < blocks; from += step) {
         const int to = from + step < blocks ? from + step : blocks;
         int q = 0;
         for (; q + QT <= queries; q += QT)
-            block_minima<QT, D>(z + q * n, d, keys, half, from, to, blocks, minima + static_cast<int64_t>(q) * blocks * W);
+            score_tile<QT, D, kKeep>(z + q * n, d, keys, half, from, to, blocks, scores + q * ld, minima + q * minima_ld);
         for (; q < queries; ++q)
-            block_minima<1, D>(z + q * n, d, keys, half, from, to, blocks, minima + static_cast<int64_t>(q) * blocks * W);
+            score_tile<1, D, kKeep>(z + q * n, d, keys, half, from, to, blocks, scores + q * ld, minima + q * minima_ld);
     }
     for (int q = 0; q < queries; ++q)
-        collect<D>(z + q * n, d, k, keys, half, blocks, minima + static_cast<int64_t>(q) * blocks * W, out + q * k);
+        select<D, kKeep>(z + q * n, d, keys, half, scores + q * ld, minima + q * minima_ld, blocks, k, hits, out + q * k);
+}
+
+template <int D>
+void nearest_k_any(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
+                   float* scratch, int32_t* out) {
+    (k < kKeepScores ? nearest_k_codebook<D, false> : nearest_k_codebook<D, true>)(z, queries, d, k, keys, half, blocks,
+                                                                                 scratch, out);
 }
 
 void nearest_k(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
                float* scratch, int32_t* out) {
     switch (d) {
-        case 4: return nearest_k_codebook<4>(z, queries, d, k, keys, half, blocks, scratch, out);
-        case 6: return nearest_k_codebook<6>(z, queries, d, k, keys, half, blocks, scratch, out);
-        case 8: return nearest_k_codebook<8>(z, queries, d, k, keys, half, blocks, scratch, out);
-        case 14: return nearest_k_codebook<14>(z, queries, d, k, keys, half, blocks, scratch, out);
-        default: return nearest_k_codebook<0>(z, queries, d, k, keys, half, blocks, scratch, out);
+        case 4: return nearest_k_any<4>(z, queries, d, k, keys, half, blocks, scratch, out);
+        case 6: return nearest_k_any<6>(z, queries, d, k, keys, half, blocks, scratch, out);
+        case 8: return nearest_k_any<8>(z, queries, d, k, keys, half, blocks, scratch, out);
+        case 14: return nearest_k_any<14>(z, queries, d, k, keys, half, blocks, scratch, out);
+        default: return nearest_k_any<0>(z, queries, d, k, keys, half, blocks, scratch, out);
     }
 }
 
 // ---- projection -----------------------------------------------------------------------------------------------------
 
 template <int RT, int VT>
-void project_tile(const float* x, int64_t ldx, int f, const float* panel, int64_t stride, int last, float* out,
+void project_tile(const float* x, int64_t ldx, int64_t next, int f, const float* panel, int64_t stride, int last, float* out,
                   int64_t ldo) {
     Vec acc[RT][VT];
     EXCISE_UNROLL
@@ -264,7 +314,7 @@ void project_tile(const float* x, int64_t ldx, int f, const float* panel, int64_
                                                 : Vec::load(panel + i * stride + t * W);
         EXCISE_UNROLL
         for (int r = 0; r < RT; ++r) {
-            const Vec a = Vec::all(x[r * ldx + i]);
+            const Vec a = Vec::all(x[r * ldx + i * next]);
             EXCISE_UNROLL
             for (int t = 0; t < VT; ++t) acc[r][t] = Vec::fused(a, column[t], acc[r][t]);
         }
@@ -280,22 +330,23 @@ void project_tile(const float* x, int64_t ldx, int f, const float* panel, int64_
 }
 
 template <int VT>
-void project_rows(const float* x, int64_t ldx, int rows, int f, const float* panel, int64_t stride, int last,
-                  float* out, int64_t ldo) {
+void project_rows(const float* x, int64_t ldx, int64_t next, int rows, int f, const float* panel, int64_t stride,
+                  int last, float* out, int64_t ldo) {
     constexpr int RT = Vec::project_tile;
     int r = 0;
     for (; r + RT <= rows; r += RT)
-        project_tile<RT, VT>(x + r * ldx, ldx, f, panel, stride, last, out + r * ldo, ldo);
-    for (; r < rows; ++r) project_tile<1, VT>(x + r * ldx, ldx, f, panel, stride, last, out + r * ldo, ldo);
+        project_tile<RT, VT>(x + r * ldx, ldx, next, f, panel, stride, last, out + r * ldo, ldo);
+    for (; r < rows; ++r) project_tile<1, VT>(x + r * ldx, ldx, next, f, panel, stride, last, out + r * ldo, ldo);
 }
 
-void project(const float* x, int64_t ldx, int rows, int f, const float* panel, int64_t stride, int cols, float* out,
-             int64_t ldo) {
+void project(const float* x, int64_t ldx, int64_t next, int rows, int f, const float* panel, int64_t stride, int cols,
+             float* out, int64_t ldo) {
     int col = 0;
-    for (; col + 2 * W <= cols; col += 2 * W) project_rows<2>(x, ldx, rows, f, panel + col, stride, W, out + col, ldo);
+    for (; col + 2 * W <= cols; col += 2 * W)
+        project_rows<2>(x, ldx, next, rows, f, panel + col, stride, W, out + col, ldo);
     for (; col < cols; col += W) {
         const int last = cols - col < W ? cols - col : W;
-        project_rows<1>(x, ldx, rows, f, panel + col, stride, last, out + col, ldo);
+        project_rows<1>(x, ldx, next, rows, f, panel + col, stride, last, out + col, ldo);
     }
 }
 

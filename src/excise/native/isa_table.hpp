@@ -11,6 +11,7 @@ excise::Isa make_table(const char* name) {
     isa.width = W;
     isa.block = BK;
     isa.panel = 2 * W;
+    isa.tile = Vec::project_tile;
     isa.project = project;
     isa.nearest = nearest;
     isa.nearest_k = nearest_k;

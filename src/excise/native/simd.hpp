@@ -40,6 +40,13 @@ struct Vec {
     static Vec fused(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }          // a*b + c
     static Vec fused_negative(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a*b
     float least() const { return _mm512_reduce_min_ps(v); }
+    // Appends the chosen lanes and their keys; may write a whole vector.
+    static int keep(Mask m, Vec x, int32_t first, float* scores, int32_t* ids) {
+        const Int lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        _mm512_storeu_ps(scores, _mm512_maskz_compress_ps(m, x.v));
+        _mm512_storeu_si512(ids, _mm512_maskz_compress_epi32(m, _mm512_add_epi32(lanes, _mm512_set1_epi32(first))));
+        return __builtin_popcount(m);
+    }
 };
 
 #elif defined(EXCISE_AVX2)
@@ -79,6 +86,17 @@ struct Vec {
         __m128 x = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
         x = _mm_min_ps(x, _mm_movehl_ps(x, x));
         return _mm_cvtss_f32(_mm_min_ss(x, _mm_shuffle_ps(x, x, 1)));
+    }
+    static int keep(Mask m, Vec x, int32_t first, float* scores, int32_t* ids) {
+        float lane[width];
+        x.store(lane);
+        int count = 0;
+        for (uint32_t b = bits(m); b; b &= b - 1) {
+            const int i = __builtin_ctz(b);
+            scores[count] = lane[i];
+            ids[count++] = first + i;
+        }
+        return count;
     }
 };
 
@@ -122,6 +140,17 @@ struct Vec {
     static Vec fused(Vec a, Vec b, Vec c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
     static Vec fused_negative(Vec a, Vec b, Vec c) { return {vfmsq_f32(c.v, a.v, b.v)}; }
     float least() const { return vminvq_f32(v); }
+    static int keep(Mask m, Vec x, int32_t first, float* scores, int32_t* ids) {
+        float lane[width];
+        x.store(lane);
+        int count = 0;
+        for (uint32_t b = bits(m); b; b &= b - 1) {
+            const int i = __builtin_ctz(b);
+            scores[count] = lane[i];
+            ids[count++] = first + i;
+        }
+        return count;
+    }
 };
 
 #else  // plain C++: four lanes in an array; a product of two floats is exact in a double
@@ -169,6 +198,17 @@ struct Vec {
         float x = v[0];
         for (int i = 1; i < 4; ++i) x = v[i] < x ? v[i] : x;
         return x;
+    }
+    static int keep(Mask m, Vec x, int32_t first, float* scores, int32_t* ids) {
+        float lane[width];
+        x.store(lane);
+        int count = 0;
+        for (uint32_t b = bits(m); b; b &= b - 1) {
+            const int i = __builtin_ctz(b);
+            scores[count] = lane[i];
+            ids[count++] = first + i;
+        }
+        return count;
     }
 };
 
