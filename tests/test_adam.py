@@ -16,6 +16,15 @@ BATCH = 8
 TRAINERS = {"kernels": kernels.ValueTrainer, "reference": reference.ValueTrainer}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Threads only wait for one another at these sizes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def problem(k, examples=40, seed=0, missing=False):
     """Codes (n, C, k) without repeats within a codebook, labels that depend on them, and values to start from."""
     rng = np.random.default_rng(seed)
@@ -32,10 +41,10 @@ def orders(examples, epochs, seed=1):
     return [rng.permutation(examples) for _ in range(epochs)]
 
 
-def with_kernels(trainer, values, codes, labels, epochs, options, batch_size=BATCH):
+def with_kernels(trainer, values, codes, labels, epochs, options, batch_size=BATCH, threads=1):
     model = trainer(values, options)
-    losses = [model.train(codes, labels, order, batch_size, 2) / len(order) for order in epochs]
-    return model.values(2), losses
+    losses = [model.train(codes, labels, order, batch_size, threads) / len(order) for order in epochs]
+    return model.values(threads), losses
 
 
 def with_torch(values, codes, labels, epochs, options, batch_size=BATCH, dtype=torch.float32):
@@ -138,9 +147,9 @@ def test_a_row_that_is_read_while_it_rests_has_the_values_of_that_step(trainer):
     for step in range(6):
         order = np.array([0]) if step == 0 else np.arange(step, step + 4)
         done.append(order)
-        model.train(codes, labels, order, 4, 2)
+        model.train(codes, labels, order, 4)
         theirs, _ = with_torch(values, codes, labels, done, Optimiser(), batch_size=4)
-        np.testing.assert_allclose(model.values(2), theirs, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(model.values(), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_row_that_was_never_touched_keeps_its_bytes(trainer):
@@ -169,7 +178,7 @@ def test_training_in_parts_is_training_at_once(trainer):
     codes, labels, values = problem(3)
     (order,) = orders(len(codes), 1)
     whole, _ = with_kernels(trainer, values, codes, labels, [order], Optimiser())
-    parts, _ = with_kernels(trainer, values, codes, labels, [order[:16], order[16:]], Optimiser())
+    parts, _ = with_kernels(trainer, values, codes, labels, [order[:16], order[16:]], Optimiser(), threads=2)
     np.testing.assert_array_equal(whole, parts)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from excise import InputError, KeyValueClassifier, MissingExtraError
+from excise import InputError, KeyValueClassifier, MissingExtraError, load
 from excise.bottleneck.keys import initialize_keys
 from excise.bottleneck.reference import NO_PAIR, PreparedKeys, half_norms, slot_weights
 
@@ -20,6 +20,15 @@ from excise.torch import KeyValueBottleneck, _full_float32, _lowest  # noqa: E40
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 F, C, M, D, V = 6, 4, 16, 3, 5
 LAYOUT = {"codebooks": C, "pairs": M, "key_dim": D}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Threads only wait for one another at these sizes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=DEVICES)
@@ -240,7 +249,11 @@ def test_full_float32_leaves_the_callers_setting(setting):
 
 
 def test_tf32_changes_no_code(device):
-    module, x = ready(device), features(200, device)
+    """At sizes where a GPU would use TF32, which takes another pair once in a thousand."""
+    module = KeyValueBottleneck(64, 2, codebooks=8, pairs=256, seed=0, device=device).initialize_keys(
+        [], passes=0, seed=0
+    )
+    x = torch.randn(512, 64, generator=torch.Generator().manual_seed(0)).to(device)
     expected = module._search_in_chunks(x)
     torch.set_float32_matmul_precision("high")
     try:
@@ -539,6 +552,27 @@ def test_the_classifier_of_a_module_trains_on(device):
     for _ in range(5):
         classifier.partial_fit(x, y)
     assert classifier.score(x, y) > before
+
+
+def test_a_module_is_saved_as_its_classifier(device, tmp_path):
+    module = ready(device, top_k=2)
+    module.set_mask(random_mask(0.4))
+    module.to_classifier(classes=list("abcde")).save(tmp_path / "model.safetensors")
+    other = KeyValueBottleneck.from_classifier(load(tmp_path / "model.safetensors"), device)
+    assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in other.state_dict().items())
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+def test_another_default_type_changes_nothing(device, chunks):
+    module, x = ready(device), features(device=device)
+    search = module._search_in_chunks if chunks else module.codes
+    expected = search(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(search(x), expected)
+        assert torch.equal(ready(device).values, module.values)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_an_untrained_module_gives_labels_from_zero():

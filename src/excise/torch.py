@@ -86,7 +86,7 @@ class KeyValueBottleneck(nn.Module):
         seed: Seed = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
-        chunk_bytes: int = 2**26,
+        chunk_bytes: int = 2**27,
     ):
         super().__init__()
         like = KeyValueClassifier(codebooks, pairs, key_dim, top_k, value_init=value_init, decoder=decoder)
@@ -196,8 +196,8 @@ class KeyValueBottleneck(nn.Module):
         codes = torch.empty(n, c, self.top_k, dtype=torch.int32, device=rows.device)
         queries = max(1, min(n, self.chunk_bytes // (4 * max(m, c * d))))
         group = max(1, min(c, self.chunk_bytes // (4 * m * queries)))  # codebooks
-        z = torch.empty(queries, c * d, device=rows.device)
-        scores = torch.empty(group * queries * m, device=rows.device)
+        z = torch.empty(queries, c * d, dtype=torch.float32, device=rows.device)
+        scores = torch.empty(group * queries * m, dtype=torch.float32, device=rows.device)
         with _full_float32():
             for start in range(0, n, queries):
                 x = rows[start : start + queries]
@@ -378,10 +378,11 @@ class KeyValueBottleneck(nn.Module):
 def _lowest(scores: Tensor, k: int) -> Tensor:
     """The k lowest of scores (..., m): the lower pair of equals first, NO_PAIR for infinity. Overwrites the scores."""
     found = []
-    for _ in range(k):
+    for left in reversed(range(k)):  # about as fast as topk, which breaks ties at will, on a GPU
         low, pair = scores.min(dim=-1)
         found.append(torch.where(low < torch.inf, pair, NO_PAIR))
-        scores.scatter_(-1, pair[..., None], torch.inf)
+        if left:
+            scores.scatter_(-1, pair[..., None], torch.inf)
     return torch.stack(found, dim=-1)
 
 
