@@ -34,11 +34,10 @@ def project(x: Array, projection: Array, threads: int = 1) -> Array:
 
 def half_norms(keys: Array) -> Array:
     """Half the squared length of every key (..., d)."""
-    total: Array = np.zeros(keys.shape[:-1], np.float32)
+    total = np.zeros(keys.shape[:-1], np.float32)
     for j in range(keys.shape[-1]):
         total = fused(keys[..., j], keys[..., j], total)
-    total *= np.float32(0.5)
-    return total
+    return np.float32(0.5) * total
 
 
 @dataclass
@@ -72,7 +71,8 @@ def draws(seed: int, step: int, codebook: int, pairs: int, batch: int) -> Array:
         x = np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15) * (np.uint64(step) + np.uint64(1))
         x = _mix(x) + np.uint64(0xBF58476D1CE4E5B9) * (np.uint64(codebook) + np.uint64(1))
         x = _mix(x) + np.uint64(0x94D049BB133111EB) * (np.arange(pairs, dtype=np.uint64) + np.uint64(1))
-        return ((_mix(x) >> np.uint64(32)) * np.uint64(batch)) >> np.uint64(32)
+        chosen: Array = ((_mix(x) >> np.uint64(32)) * np.uint64(batch)) >> np.uint64(32)
+        return chosen
 
 
 def _mix(x: Any) -> Any:
@@ -134,8 +134,7 @@ def logits(codes: Array, values: Array, decoder: str, threads: int = 1) -> Array
                 row = values[i, np.where(found, codes[:, i, slot], 0)]
                 part += np.where(found[:, None], row * weight[:, None], np.float32(0))
         total += part
-    total *= np.float32(1 / c)
-    return total
+    return total * np.float32(1 / c)
 
 
 def slot_weights(codes: Array, decoder: str) -> Array:
@@ -143,7 +142,8 @@ def slot_weights(codes: Array, decoder: str) -> Array:
     if decoder == "sum":
         return np.ones(len(codes), np.float32)
     live = (codes != NO_PAIR).sum(axis=1)
-    return (np.float32(1) / np.maximum(live, 1).astype(np.float32)).astype(np.float32)
+    weights: Array = np.float32(1) / np.maximum(live, 1).astype(np.float32)
+    return weights
 
 
 def gradient(codes: Array, residuals: Array, pairs: int, decoder: str, threads: int = 1) -> Array:

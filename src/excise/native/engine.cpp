@@ -22,7 +22,6 @@ namespace {
 constexpr int kSumGroups = 16;
 constexpr int kQueries = 64;    // searched at a time, so that their running minima stay in the first cache
 constexpr int kQueriesOfK = 16; // fewer, where all their scores are kept
-constexpr int kLongest = 200;   // .9^200 < 1e-9: a row that rested longer stands still
 
 int thread_number() {
 #ifdef _OPENMP
@@ -102,14 +101,15 @@ std::vector<std::string> available() {
     return names;
 }
 
-Buffer::Buffer(int64_t floats) {
-    const size_t page = floats >= (1 << 19) ? size_t{1} << 21 : 64;
-    const size_t bytes = static_cast<size_t>(round_up(std::max<int64_t>(floats, 1) * 4, static_cast<int64_t>(page)));
-    data_.reset(static_cast<float*>(std::aligned_alloc(page, bytes)));
-    if (!data_) throw std::bad_alloc();
+void* allocate(size_t bytes) {
+    const size_t page = bytes >= size_t{1} << 21 ? size_t{1} << 21 : 64;
+    bytes = (std::max<size_t>(bytes, 1) + page - 1) / page * page;
+    void* data = std::aligned_alloc(page, bytes);
+    if (!data) throw std::bad_alloc();
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-    if (page > 64) madvise(data_.get(), bytes, MADV_HUGEPAGE);
+    if (page > 64) madvise(data, bytes, MADV_HUGEPAGE);
 #endif
+    return data;
 }
 
 // ---- projection -----------------------------------------------------------------------------------------------------
@@ -183,6 +183,7 @@ PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* l
 }
 
 void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, int threads) const {
+    if (n == 0) return;
     threads = team(threads, 2.0 * static_cast<double>(n) * c_ * m_ * d_);
     const int at_a_time = k == 1 ? kQueries : kQueriesOfK;
     const int books = std::min(c_, n < kQueries ? 4 : 8);  // of a task, with as many queries as its tile of z has room for
@@ -435,6 +436,9 @@ ValueTrainer::ValueTrainer(const float* values, int c, int m, int v, const Optio
         std::memcpy(row, values + r * v, 4u * static_cast<size_t>(v));
         std::fill(row + v, row + stride_, 0.0f);  // moments 0, never touched
     }
+    // After so many steps without a gradient, what m / sqrt(s) still moves is lost in rounding.
+    const double shrink = options.beta1 / std::sqrt(options.beta2);
+    longest_ = shrink < 1 ? static_cast<int>(std::min(1e6, 1 + std::log(1e-9) / std::log(std::max(shrink, 1e-9)))) : 1 << 30;
     catch_up_.push_back({});  // step 0 is before the first
     series_.resize(kSeries + 1);
     sizes_.push_back(0);
@@ -458,7 +462,7 @@ AdamStep ValueTrainer::adam_step() const {
     s.beta2_half_power = beta2_half_power_.data();
     s.sizes = sizes_.data();
     s.roots = roots_.data();
-    s.longest = kLongest;
+    s.longest = longest_;
     return s;
 }
 
@@ -473,7 +477,7 @@ void ValueTrainer::advance() {
     beta1_power_.push_back(power < 1e-30 ? 0.0f : static_cast<float>(power));
     beta2_power_.push_back(static_cast<float>(std::pow(b2, t)));
     beta2_half_power_.push_back(static_cast<float>(std::pow(b2, 0.5 * t)));
-    for (int last = std::max(1, t - kLongest); last < t; ++last) {
+    for (int last = std::max(1, t - longest_); last < t; ++last) {
         CatchUp& row = catch_up_[static_cast<size_t>(last)];
         double* series = &series_[static_cast<size_t>(last) * (kSeries + 1)];
         const int missed = t - last;

@@ -16,11 +16,12 @@ const Isa& isa();                        // the one in use
 bool use(const std::string& name);       // choose another that this machine has
 std::vector<std::string> available();
 
-// Floats on pages as large as the system gives, not initialised.
+void* allocate(size_t bytes);  // on pages as large as the system gives, not initialised; freed by std::free
+
 class Buffer {
    public:
     Buffer() = default;
-    explicit Buffer(int64_t floats);
+    explicit Buffer(int64_t floats) : data_(static_cast<float*>(allocate(sizeof(float) * static_cast<size_t>(floats)))) {}
     float* data() { return data_.get(); }
     const float* data() const { return data_.get(); }
 
@@ -119,6 +120,7 @@ class ValueTrainer {
     int64_t stride_, padded_;  // of a training row, of a row of logits
     Options options_;
     int32_t now_ = 0;  // steps taken
+    int longest_;      // steps after which a resting row stands still
     Buffer rows_;
     std::vector<CatchUp> catch_up_;
     std::vector<double> series_;  // kSeries + 1 sums in double behind each CatchUp

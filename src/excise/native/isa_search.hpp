@@ -314,7 +314,8 @@ void project_tile(const float* x, int64_t ldx, int64_t next, int f, const float*
                                                 : Vec::load(panel + i * stride + t * W);
         EXCISE_UNROLL
         for (int r = 0; r < RT; ++r) {
-            const Vec a = Vec::all(x[r * ldx + i * next]);
+            Vec a = Vec::all(x[r * ldx + i * next]);
+            EXCISE_IN_REGISTER(a.v);
             EXCISE_UNROLL
             for (int t = 0; t < VT; ++t) acc[r][t] = Vec::fused(a, column[t], acc[r][t]);
         }

@@ -23,8 +23,8 @@ template <class T>
 Out<T> make(std::initializer_list<size_t> shape, T*& data) {
     size_t size = 1;
     for (size_t s : shape) size *= s;
-    data = new T[size ? size : 1];
-    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    data = static_cast<T*>(allocate(size * sizeof(T)));
+    nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
     return Out<T>(data, shape, owner);
 }
 

@@ -1,0 +1,255 @@
+"""Compiled kernels against their numpy references, on every instruction set of this machine: equal to the bit."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from excise.bottleneck import kernels, reference
+from excise.bottleneck.reference import NO_PAIR, Optimiser
+from excise.errors import InputError
+
+native = pytest.importorskip("excise._native", reason="no compiled kernels were built")
+
+sizes = st.fixed_dictionaries(
+    {
+        "n": st.integers(0, 80),
+        "c": st.integers(1, 5),
+        "m": st.integers(1, 300),
+        "d": st.integers(1, 17),
+        "seed": st.integers(0, 2**16),
+    }
+)
+
+
+@pytest.fixture(params=native.available(), autouse=True)
+def instruction_set(request):
+    before = native.backend()
+    assert native.use(request.param)
+    yield request.param
+    native.use(before)
+
+
+def keys_and_queries(n, c, m, d, seed, round_to=1):
+    """Normal keys and queries, rounded so that ties are many, some keys twice."""
+    rng = np.random.default_rng(seed)
+    keys = rng.standard_normal((c, m, d)).astype(np.float32).round(round_to)
+    keys[:, rng.integers(0, m, 3)] = keys[:, rng.integers(0, m, 3)]
+    return keys, rng.standard_normal((n, c, d)).astype(np.float32).round(round_to), rng
+
+
+def test_the_list_of_backends_ends_with_plain_code():
+    assert native.available()[-1] == "plain"
+    assert not native.use("no such set")
+
+
+@given(sizes, st.integers(1, 32), st.sampled_from([1.0, 0.6, 0.05, 0.0]))
+def test_nearest_pairs(size, k, live_share):
+    keys, z, rng = keys_and_queries(**size)
+    live = None if live_share == 1 else rng.random(keys.shape[:2]) < live_share
+    k = min(k, size["m"])
+    codes = native.PreparedKeys(keys, live).nearest(z, k, 2)
+    np.testing.assert_array_equal(codes, reference.PreparedKeys(keys, live).nearest(z, k))
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_all_keys_equal(k):
+    keys = np.ones((2, 700, 3), np.float32)
+    z = np.zeros((5, 2, 3), np.float32)
+    np.testing.assert_array_equal(
+        native.PreparedKeys(keys, None).nearest(z, k, 1), np.broadcast_to(np.arange(k), (5, 2, k))
+    )
+
+
+@pytest.mark.parametrize("d", [4, 6, 8, 14, 64])
+@pytest.mark.parametrize("k", [1, 2, 10, 32])
+def test_nearest_pairs_of_a_full_codebook(d, k):
+    keys, z, _ = keys_and_queries(37, 2, 4096, d, 0, round_to=2)
+    np.testing.assert_array_equal(
+        native.PreparedKeys(keys, None).nearest(z, k, 2), reference.PreparedKeys(keys, None).nearest(z, k)
+    )
+
+
+def test_the_last_pair_that_a_code_can_name():
+    keys, z, _ = keys_and_queries(3, 1, 65_535, 2, 0, round_to=4)
+    keys[0, -1] = z[0, 0]
+    codes = native.PreparedKeys(keys, None).nearest(z, 2, 1)
+    assert codes[0, 0, 0] == 65_534
+    np.testing.assert_array_equal(codes, reference.PreparedKeys(keys, None).nearest(z, 2))
+
+
+@given(st.integers(0, 90), st.integers(1, 40), st.integers(1, 140), st.integers(0, 99))
+def test_projection(n, f, columns, seed):
+    rng = np.random.default_rng(seed)
+    x, projection = rng.standard_normal((n, f)).astype(np.float32), rng.standard_normal((f, columns)).astype(np.float32)
+    np.testing.assert_array_equal(native.project(x, projection, 2), reference.project(x, projection))
+
+
+@given(sizes, st.integers(1, 40))
+def test_key_initialisation(size, batch_size):
+    keys, z, rng = keys_and_queries(**size)
+    ours, oracle = native.KeyInitializer(keys, 7, batch_size), reference.KeyInitializer(keys, 7, batch_size)
+    for _ in range(3):
+        part = z[rng.permutation(len(z))]
+        ours.update(part, 2)
+        oracle.update(part)
+    np.testing.assert_array_equal(ours.keys(), oracle.keys())
+
+
+def some_codes(rng, n, c, m, k, missing):
+    codes = rng.integers(0, m, (n, c, k)).astype(np.uint16)
+    codes[rng.random(codes.shape) < missing] = NO_PAIR
+    return codes
+
+
+@given(sizes, st.integers(1, 4), st.integers(2, 40), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from(["mean", "sum"]))
+def test_logits_and_their_gradient(size, k, v, missing, decoder):
+    rng = np.random.default_rng(size["seed"])
+    n, c, m = size["n"], size["c"], size["m"]
+    codes = some_codes(rng, n, c, m, k, missing)
+    values = rng.standard_normal((c, m, v)).astype(np.float32)
+    logits = native.logits(codes, values, decoder, 2)
+    np.testing.assert_array_equal(logits, reference.logits(codes, values, decoder))
+    residuals = rng.standard_normal((n, v)).astype(np.float32)
+    table = native.gradient(codes, residuals, m, decoder, 2)
+    np.testing.assert_array_equal(table, reference.gradient(codes, residuals, m, decoder))
+    assert np.vdot(logits, residuals) == pytest.approx(np.vdot(values, table), abs=1e-3)  # one is the other's transpose
+
+
+@given(st.integers(1, 50), st.integers(2, 30), st.floats(0, 0.9), st.floats(0.01, 200), st.integers(0, 99))
+def test_cross_entropy(n, v, smoothing, spread, seed):
+    rng = np.random.default_rng(seed)
+    logits, labels = (spread * rng.standard_normal((n, v))).astype(np.float32), rng.integers(0, v, n)
+    residuals, losses = native.cross_entropy(logits, labels, smoothing)
+    expected, expected_losses = reference.cross_entropy(logits, labels, smoothing)
+    np.testing.assert_array_equal(residuals, expected)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
+    exact = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    p = np.exp(exact) / np.exp(exact).sum(axis=1, keepdims=True)
+    target = np.full((n, v), smoothing / v)
+    target[np.arange(n), labels] += 1 - smoothing
+    np.testing.assert_allclose(residuals, p - target, atol=1e-6)
+
+
+OPTIONS = {
+    "adam": Optimiser(),
+    "slow-adam": Optimiser(beta1=0.99, learning_rate=0.01),
+    "smoothed-sum": Optimiser(label_smoothing=0.1, decoder="sum"),
+    "clipped": Optimiser(gradient_clip=0.01),
+    "penalised": Optimiser(l2=0.01),
+    "penalised-clipped": Optimiser(l2=0.01, gradient_clip=0.02),
+    "sgd": Optimiser(solver="sgd", learning_rate=3.0),
+    "sgd-penalised-clipped": Optimiser(solver="sgd", learning_rate=3.0, l2=0.1, gradient_clip=0.1),
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("k", [1, 3])
+def test_training_with_long_rests_agrees_with_the_dense_optimiser(options, k):
+    rng = np.random.default_rng(k)
+    n, c, m, v = 90, 3, 60, 19
+    codes, labels = some_codes(rng, n, c, m, k, 0.05), rng.integers(0, v, n)
+    values = 0.1 * rng.standard_normal((c, m, v)).astype(np.float32)
+    few = [rng.permutation(20) for _ in range(120)]  # 300 steps during which most rows rest
+    order = np.concatenate([rng.permutation(n), rng.permutation(n), *few, rng.permutation(n)])
+    ours, oracle = native.ValueTrainer(values, options), reference.ValueTrainer(values, options)
+    loss = sum(ours.train(codes, labels, part, 8, 2) for part in (order[:400], order[400:]))
+    expected = sum(oracle.train(codes, labels, part, 8) for part in (order[:400], order[400:]))
+    np.testing.assert_allclose(ours.values(2), oracle.values(), rtol=1e-5, atol=2e-5)
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_row_that_no_example_touches_keeps_its_bits():
+    rng = np.random.default_rng(0)
+    codes, labels = rng.integers(0, 30, (50, 2, 1)).astype(np.uint16), rng.integers(0, 3, 50)
+    values = rng.standard_normal((2, 40, 3)).astype(np.float32)
+    trainer = native.ValueTrainer(values, Optimiser())
+    trainer.train(codes, labels, np.arange(50), 8, 1)
+    after = trainer.values(1)
+    np.testing.assert_array_equal(after[:, 30:], values[:, 30:])
+    assert (after[:, :30] != values[:, :30]).any()
+
+
+@pytest.mark.parametrize("options", [Optimiser(), replace(OPTIONS["penalised-clipped"], decoder="sum")])
+def test_any_number_of_threads_gives_the_same_bytes(options):
+    rng = np.random.default_rng(0)
+    c, m, d, v, k = 37, 600, 8, 12, 3
+    x, projection = (
+        rng.standard_normal((300, 20)).astype(np.float32),
+        rng.standard_normal((20, c * d)).astype(np.float32),
+    )
+
+    def run(threads):
+        z = native.project(x, projection, threads).reshape(len(x), c, d)
+        initializer = native.KeyInitializer(rng_keys, 1, 64)
+        initializer.update(z, threads)
+        keys = initializer.keys()
+        codes = native.PreparedKeys(keys, None).nearest(z, k, threads)
+        trainer = native.ValueTrainer(np.zeros((c, m, v), np.float32), options)
+        trainer.train(codes, labels, np.arange(300), 100, threads)
+        values = trainer.values(threads)
+        logits = native.logits(codes, values, "mean", threads)
+        return keys, codes, values, logits, native.gradient(codes, logits, m, "mean", threads)
+
+    rng_keys, labels = rng.standard_normal((c, m, d)).astype(np.float32), rng.integers(0, v, 300)
+    for one, other in zip(run(1), run(3), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_training_looks_up_what_prediction_looks_up():
+    """The loss of the next step, from inside training, is the loss of the logits that prediction gives, to the bit."""
+    rng = np.random.default_rng(0)
+    codes, labels = rng.integers(0, 9, (64, 20, 2)).astype(np.uint16), rng.integers(0, 5, 64)
+    trainer = native.ValueTrainer(np.zeros((20, 9, 5), np.float32), Optimiser(solver="sgd", learning_rate=9.0))
+    for _ in range(3):
+        trainer.train(codes, labels, np.arange(64), 16, 2)
+    _, losses = native.cross_entropy(native.logits(codes, trainer.values(1), "mean", 1), labels, 0.0)
+    assert trainer.train(codes, labels, np.arange(64), 64, 2) == pytest.approx(losses.sum(), rel=1e-14)
+
+
+def test_wrong_arguments_are_refused_not_read():
+    codes = np.zeros((4, 2, 1), np.uint16)
+    values = np.zeros((2, 5, 3), np.float32)
+    trainer = native.ValueTrainer(values, Optimiser())
+    beyond, labels = codes + np.uint16(5), np.zeros(4, np.int64)
+    for call in (
+        lambda: native.logits(beyond, values, "mean", 1),
+        lambda: native.gradient(beyond, np.zeros((4, 3), np.float32), 5, "mean", 1),
+        lambda: native.logits(codes, values, "median", 1),
+        lambda: native.logits(codes[:, :1], values, "mean", 1),
+        lambda: trainer.train(beyond, labels, np.arange(4), 2, 1),
+        lambda: trainer.train(codes, labels + 3, np.arange(4), 2, 1),
+        lambda: trainer.train(codes, labels, np.arange(5), 2, 1),
+        lambda: native.PreparedKeys(np.zeros((2, 5, 4), np.float32), None).nearest(np.zeros((1, 2, 3), np.float32), 1),
+        lambda: native.project(np.zeros((2, 3), np.float32), np.zeros((4, 2), np.float32), 1),
+    ):
+        with pytest.raises(ValueError, match=r"\w"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"), [("reference", "reference"), ("plain", "plain"), ("mmx", "EXCISE_KERNELS is 'mmx'")]
+)
+def test_kernels_chosen_by_hand(chosen, says):
+    done = subprocess.run(
+        [sys.executable, "-c", "from excise.bottleneck import kernels; print(kernels.BACKEND)"],
+        env={**os.environ, "EXCISE_KERNELS": chosen},
+        capture_output=True,
+        text=True,
+    )
+    assert says in done.stdout + done.stderr
+
+
+def test_threads_are_counted_as_scikit_learn_counts(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [kernels.available_threads(n) for n in (None, 3, -1, -2, -99)] == [8, 3, 8, 7, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert kernels.available_threads(None) == 2
+    with pytest.raises(InputError, match="n_jobs is 0"):
+        kernels.available_threads(0)
