@@ -1,8 +1,17 @@
-"""`python -m excise`: the same as the command `excise`."""
+"""The command `excise`, also as `python -m excise`."""
 
 import sys
 
-from excise.cli import main
+
+def main() -> int:
+    """Load the shell's door and run it."""
+    try:
+        from excise.cli import main as run
+    except KeyboardInterrupt:
+        print("excise: interrupted; no file was left half-written", file=sys.stderr)
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

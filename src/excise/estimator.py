@@ -281,7 +281,8 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _code(self, bottleneck: Bottleneck, X: Array) -> Array:
         """Codes (n, c, k) of X, in a temporary file where they outgrow `working_memory`."""
         codes = empty_array((len(X), len(bottleneck.keys), bottleneck.top_k), np.uint16, self.working_memory)
-        return bottleneck.codes(X, codes, kernels.available_threads(self.n_jobs), self.working_memory)
+        threads = kernels.available_threads(self.n_jobs)
+        return bottleneck.codes(X, codes, threads, self.working_memory, self.verbose)
 
     def _resume(self) -> "_Training":
         """The training that the last `partial_fit` left, which no longer belongs to self; else one that starts anew."""

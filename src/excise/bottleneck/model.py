@@ -10,6 +10,7 @@ from excise.bottleneck import kernels
 from excise.bottleneck.reference import Array
 from excise.errors import InputError
 from excise.features.arrays import chunk_rows, read_chunks
+from excise.progress import track
 
 DECODERS = ("mean", "sum")
 MOST_PAIRS, MOST_RETRIEVED, LONGEST_KEY = 65_535, 32, 64
@@ -60,15 +61,24 @@ class Bottleneck:
             z = kernels.project(x, flat, threads).reshape(len(x), c, d)
             yield start, self._keys().nearest(z, self.top_k, threads)
 
-    def codes(self, features: Array, out: Array | None = None, threads: int = 1, working_memory: float = 256) -> Array:
+    def codes(
+        self,
+        features: Array,
+        out: Array | None = None,
+        threads: int = 1,
+        working_memory: float = 256,
+        verbose: int = 0,
+    ) -> Array:
         """Codes (n, c, k) uint16 of features (n, f); `out` may be a memory map."""
         shape = (len(features), self.keys.shape[0], self.top_k)
         if out is None:
             out = np.empty(shape, np.uint16)
         elif out.shape != shape or out.dtype != np.uint16:
             raise InputError(f"out is {out.dtype} {out.shape}: it must be uint16 {shape}")
-        for start, part in self.iterate_codes(features, threads, working_memory):
-            out[start : start + len(part)] = part
+        with track("codes", len(features), "examples", verbose) as progress:
+            for start, part in self.iterate_codes(features, threads, working_memory):
+                out[start : start + len(part)] = part
+                progress.advance(len(part))
         return out
 
     def logits(self, features: Array, threads: int = 1, working_memory: float = 256) -> Array:
