@@ -59,6 +59,24 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
     return x ^ (x >> 31);
 }
 
+// A few floats; a call of memcpy would cost more than the copy.
+inline void copy_key(float* to, const float* from, int d) {
+    int j = 0;
+    for (; j + 4 <= d; j += 4) std::memcpy(to + j, from + j, 16);
+    if (j + 2 <= d) {
+        std::memcpy(to + j, from + j, 8);
+        j += 2;
+    }
+    if (j < d) to[j] = from[j];
+}
+
+constexpr int kAhead = 16;  // rows far apart in memory are asked for so many turns before they are used
+
+template <int kForWriting, class T>
+inline void fetch(const T* from, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(from + i, kForWriting, 2);
+}
+
 int group_start(int group, int groups, int c) { return static_cast<int>(static_cast<int64_t>(group) * c / groups); }
 
 float exponential(float x) {  // x <= 0; the same bits everywhere, which libm does not promise
@@ -186,7 +204,8 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
     if (n == 0) return;
     threads = team(threads, 2.0 * static_cast<double>(n) * c_ * m_ * d_);
     const int at_a_time = k == 1 ? kQueries : kQueriesOfK;
-    const int books = std::min(c_, n < kQueries ? 4 : 8);  // of a task, with as many queries as its tile of z has room for
+    // A task: some codebooks, all of whose keys are close at hand, and as many queries as a tile of z has room for.
+    const int books = n < kQueries ? std::min(4, c_) : std::min(c_, std::clamp(65536 / (m_ * d_), 8, 64));
     const int64_t room = std::max(1, 65536 / (books * d_ * kQueries)) * kQueries, queries = std::min(n, room);
     const int64_t rows = (n + queries - 1) / queries, columns = (c_ + books - 1) / books;
     int64_t blocks = 0;
@@ -194,7 +213,7 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
 #pragma omp parallel num_threads(threads)
     {
         const int64_t most = std::min<int64_t>(at_a_time, queries);
-        Buffer scratch(k == 1 ? 2 * isa_.width * most : (isa_.block + isa_.width) * blocks * most + blocks + 1);
+        Buffer scratch(k == 1 ? 4 * isa_.width * std::max<int64_t>(most, d_) : (isa_.block + isa_.width) * blocks * most + blocks + 1);
         Buffer tile(books * queries * d_);  // [codebook][query][d]
         std::vector<int32_t> found(static_cast<size_t>(most * k));
         std::vector<uint16_t> out(static_cast<size_t>(queries * books * k));  // [query][codebook][k]
@@ -202,18 +221,21 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
         for (int64_t task = 0; task < rows * columns; ++task) {
             const int64_t from = task / columns * queries, count = std::min(queries, n - from);
             const int first = static_cast<int>(task % columns) * books, width = std::min(books, c_ - first);
-            for (int64_t q = 0; q < count; ++q)
+            for (int64_t q = 0; q < count; ++q) {
+                fetch<0>(z + ((from + std::min(q + kAhead, count - 1)) * c_ + first) * d_, width * d_);
                 for (int i = 0; i < width; ++i)
-                    std::memcpy(tile.data() + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_,
-                                sizeof(float) * static_cast<size_t>(d_));
+                    copy_key(tile.data() + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_, d_);
+            }
             for (int i = 0; i < width; ++i)
                 for (int64_t q = 0; q < count; q += at_a_time)
                     search(codebooks_[static_cast<size_t>(first + i)], tile.data() + (i * queries + q) * d_,
                            static_cast<int>(std::min<int64_t>(at_a_time, count - q)), k, scratch.data(), found.data(),
                            &out[static_cast<size_t>((q * width + i) * k)], width * k);
-            for (int64_t q = 0; q < count; ++q)
+            for (int64_t q = 0; q < count; ++q) {
+                fetch<1>(codes + ((from + std::min(q + kAhead, count - 1)) * c_ + first) * k, width * k);
                 std::memcpy(codes + ((from + q) * c_ + first) * k, &out[static_cast<size_t>(q * width * k)],
                             sizeof(uint16_t) * static_cast<size_t>(width * k));
+            }
         }
     }
 }
@@ -277,12 +299,12 @@ void KeyInitializer::update(const float* z, int64_t n, int threads) {
 #pragma omp for schedule(static)
         for (int64_t e = 0; e < n; ++e)
             for (int i = 0; i < c_; ++i)
-                std::memcpy(turned.data() + (i * n + e) * d_, z + (e * c_ + i) * d_, sizeof(float) * static_cast<size_t>(d_));
+                copy_key(turned.data() + (i * n + e) * d_, z + (e * c_ + i) * d_, d_);
         Scratch scratch;
         const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
         scratch.added = Buffer(size * d_);
         scratch.hits = Buffer(size);
-        scratch.search = Buffer(2 * isa_.width * kQueries);
+        scratch.search = Buffer(4 * isa_.width * std::max(kQueries, d_));
         scratch.found.resize(static_cast<size_t>(batch_size_));
 #pragma omp for schedule(dynamic)
         for (int i = 0; i < c_; ++i)  // a codebook's batches follow one another; codebooks know nothing of each other

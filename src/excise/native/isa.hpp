@@ -45,7 +45,8 @@ struct Isa {
     // out[r][col] = sum over f, in order, of x[r * ldx + f * next] * panel[f * stride + col].
     void (*project)(const float* x, int64_t ldx, int64_t next, int rows, int f, const float* panel, int64_t stride,
                     int cols, float* out, int64_t ldo);
-    // Index of the nearest packed key of each query z[q][d], -1 if none; scratch holds 2 * width * queries floats.
+    // Index of the nearest packed key of each query z[q][d], -1 if none; scratch holds 2 * width * queries
+    // floats, and at least 4 * width * d.
     void (*nearest)(const float* z, int queries, int d, const float* keys, const float* half, int blocks,
                     float* scratch, int32_t* out);
     // The k nearest, in order; scratch holds (block + width) * blocks * queries + blocks + 1 floats.

@@ -132,14 +132,80 @@ void nearest_codebook(const float* z, int queries, int d, const float* keys, con
         out[q] = settle<D>(z + q * n, d, keys, half, best + q * W, where + q * W);
 }
 
+// With few keys, settling would cost more than searching: here the lanes are queries, and each knows its winner.
+constexpr int kFewKeys = 512;
+
+template <int D>
+void nearest_of_few(const float* z, int queries, int d, const float* keys, const float* half, int blocks,
+                    float* scratch, int32_t* out) {
+    constexpr int QV = Vec::query_tile < 4 ? 2 : 4, lanes = QV * W;
+    const int n = D ? D : d;
+    for (int from = 0; from < queries; from += lanes) {
+        const int count = queries - from < lanes ? queries - from : lanes;
+        for (int j = 0; j < n; ++j)
+            for (int q = 0; q < lanes; ++q) scratch[j * lanes + q] = q < count ? z[(from + q) * n + j] : 0.0f;
+        Vec least[QV];
+        Vec::Int where[QV];
+        EXCISE_UNROLL
+        for (int v = 0; v < QV; ++v) {
+            least[v] = Vec::all(HUGE_VALF);
+            where[v] = Vec::all_int(-1);
+        }
+        for (int key = 0; key < blocks * BK && half[key] <= FLT_MAX; key += 4) {
+            const float* first = keys + static_cast<int64_t>(key / BK) * n * BK + key % BK;
+            const float* column = scratch;
+            EXCISE_RELOAD(column);
+            Vec acc[4][QV];
+            EXCISE_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                const Vec start = Vec::all(half[key + i]);
+                EXCISE_UNROLL
+                for (int v = 0; v < QV; ++v) acc[i][v] = start;
+            }
+            for (int j = 0; j < n; ++j) {
+                Vec query[QV];
+                EXCISE_UNROLL
+                for (int v = 0; v < QV; ++v) query[v] = Vec::load(column + j * lanes + v * W);
+                EXCISE_UNROLL
+                for (int i = 0; i < 4; ++i) {
+                    Vec x = Vec::all(first[j * BK + i]);
+                    EXCISE_IN_REGISTER(x.v);
+                    EXCISE_UNROLL
+                    for (int v = 0; v < QV; ++v) acc[i][v] = Vec::fused_negative(query[v], x, acc[i][v]);
+                }
+            }
+            EXCISE_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                const Vec::Int now = Vec::all_int(key + i);
+                EXCISE_UNROLL
+                for (int v = 0; v < QV; ++v) {
+                    where[v] = Vec::choose(acc[i][v] < least[v], now, where[v]);
+                    least[v] = Vec::min(acc[i][v], least[v]);
+                }
+            }
+        }
+        int32_t found[lanes];
+        EXCISE_UNROLL
+        for (int v = 0; v < QV; ++v) Vec::store_int(found + v * W, where[v]);
+        std::memcpy(out + from, found, sizeof(int32_t) * static_cast<size_t>(count));
+    }
+}
+
+template <int D>
+void nearest_any(const float* z, int queries, int d, const float* keys, const float* half, int blocks, float* scratch,
+                 int32_t* out) {
+    const bool few = blocks * BK <= kFewKeys && queries >= W;
+    (few ? nearest_of_few<D> : nearest_codebook<D>)(z, queries, d, keys, half, blocks, scratch, out);
+}
+
 void nearest(const float* z, int queries, int d, const float* keys, const float* half, int blocks, float* scratch,
              int32_t* out) {
     switch (d) {
-        case 4: return nearest_codebook<4>(z, queries, d, keys, half, blocks, scratch, out);
-        case 6: return nearest_codebook<6>(z, queries, d, keys, half, blocks, scratch, out);
-        case 8: return nearest_codebook<8>(z, queries, d, keys, half, blocks, scratch, out);
-        case 14: return nearest_codebook<14>(z, queries, d, keys, half, blocks, scratch, out);
-        default: return nearest_codebook<0>(z, queries, d, keys, half, blocks, scratch, out);
+        case 4: return nearest_any<4>(z, queries, d, keys, half, blocks, scratch, out);
+        case 6: return nearest_any<6>(z, queries, d, keys, half, blocks, scratch, out);
+        case 8: return nearest_any<8>(z, queries, d, keys, half, blocks, scratch, out);
+        case 14: return nearest_any<14>(z, queries, d, keys, half, blocks, scratch, out);
+        default: return nearest_any<0>(z, queries, d, keys, half, blocks, scratch, out);
     }
 }
 
