@@ -33,7 +33,7 @@ def run(settings: Settings) -> Iterator[Row]:
     if not Path("/proc/self/status").exists():
         say("  memory is measured on Linux only")
         return
-    n, few = settings.size(IMAGENET, 20_000), settings.size(32_768, 1024)
+    n, few = settings.size(IMAGENET, 4000), settings.size(32_768, 1024)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_features(folder, n, settings.seed)

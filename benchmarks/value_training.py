@@ -45,11 +45,9 @@ def compare(case: str, own: np.ndarray, labels: np.ndarray, classes: int, settin
 
     contenders = [Contender("excise", epoch, len(own), {"note": "epochs after the first, which is faster"})]
     for name, by_hand in (("torch embedding_bag + Adam(fused=True)", False), ("torch, gradient by hand", True)):
-        peer = TorchTrainer(own, labels, settings.pairs, classes, RATE, by_hand)
+        peer = TorchTrainer(own[:timed], labels[:timed], settings.pairs, classes, RATE, by_hand)
         note = {} if timed == len(own) else {"note": f"{timed // BATCH} of {-(-len(own) // BATCH)} steps timed, scaled"}
-        contenders.append(
-            Contender(name, lambda peer=peer: peer.train(rng.permutation(len(own))[:timed], BATCH), timed, note)
-        )
+        contenders.append(Contender(name, lambda peer=peer: peer.train(rng.permutation(timed), BATCH), timed, note))
     for row in measure(case, contenders, settings.size(5, 1), budget=40):
         scale = len(own) / row["work"]
         row |= {"seconds": row["seconds"] * scale, "best_seconds": row["best_seconds"] * scale, "work": len(own)}

@@ -1,6 +1,6 @@
 """Base models on real ResNet-50 features, end to end: the paper's 'original model' rows for CIFAR-10 and CIFAR-100.
 
-paper     Table 'Comparison with baselines', ResNet-50: test accuracy 82.94% (CIFAR-10), 62.11% (CIFAR-100)
+paper     Table tab:init_perf, backbone + DKVB, ResNet-50: test accuracy 82.94% (CIFAR-10), 62.11% (CIFAR-100)
 command   python -m experiments.base_models
 minutes   about 15 on two cores with AVX-512, for five seeds of both
 expected  CIFAR-10 about 80%, CIFAR-100 about 60% (other weights of the same network than the paper's)

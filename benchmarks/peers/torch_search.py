@@ -47,14 +47,14 @@ class TorchSearch:
         if self.k == 1:
             yield self._form(f"addmm, argmin, {block} queries", PLAIN, self.products(block, argmin=True))
             yield self._form(f"cdist, argmin, {block} queries", PLAIN, self.distances(block))
-        for block, books in ((32, 16), (128, 4)):
-            if queries % block == 0:
-                name = f"baddbmm, {self._last}, {block} queries x {books} codebooks"
-                yield self._form(name, PLAIN, self.batched(block, books))
+        for few, books in ((32, 16), (128, 4)):
+            if queries % few == 0:
+                name = f"baddbmm, {self._last}, {few} queries x {books} codebooks"
+                yield self._form(name, PLAIN, self.batched(few, books))
         if self.k <= self.shape[1] // self.group:
             yield from self._two_stage_forms(queries)
         if compiled and self.k == 1:
-            yield self._form(f"torch.compile, {block} queries", TUNED, self.compiled(math.gcd(queries, 256)))
+            yield self._form(f"torch.compile, {block} queries", TUNED, self.compiled(block))
 
     def _two_stage_forms(self, queries: int) -> Iterator[Form]:
         for block, books in ((16, 16), (64, 1), (8, 256)):
