@@ -450,13 +450,13 @@ struct ValueTrainer::Worker {
 };
 
 ValueTrainer::ValueTrainer(const float* values, int c, int m, int v, const Options& options, int threads)
-    : isa_(isa()), c_(c), m_(m), v_(v), stride_(round_up(options.adam ? 3 * v + 1 : v, 16)), padded_(round_up(v, 16)),
-      options_(options), rows_(static_cast<int64_t>(c) * m * stride_) {
+    : isa_(isa()), c_(c), m_(m), v_(v), size_(round_up(v, 16)), stride_(options.adam ? 3 * size_ : size_),
+      options_(options), rows_(static_cast<int64_t>(c) * m * stride_), last_(static_cast<size_t>(c) * static_cast<size_t>(m)) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t r = 0; r < static_cast<int64_t>(c) * m; ++r) {
         float* row = rows_.data() + r * stride_;
         std::memcpy(row, values + r * v, 4u * static_cast<size_t>(v));
-        std::fill(row + v, row + stride_, 0.0f);  // moments 0, never touched
+        std::fill(row + v, row + stride_, 0.0f);
     }
     // After so many steps without a gradient, what m / sqrt(s) still moves is lost in rounding.
     const double shrink = options.beta1 / std::sqrt(options.beta2);
@@ -535,8 +535,6 @@ void ValueTrainer::collect(Batch& batch, Worker& worker, const uint16_t* codes, 
             even &= code != kNoPair;
         }
     batch.distinct = 0;
-    const float* rows = rows_.data() + static_cast<int64_t>(codebook) * m_ * stride_;
-    const int64_t lines = std::min<int64_t>(stride_, 64);
     for (int e = static_cast<int>(entries) - 1; e >= 0; --e) {  // backwards, so that chains run forwards
         const uint16_t code = batch.entries[static_cast<size_t>(e)];
         if (code == kNoPair) continue;
@@ -545,7 +543,6 @@ void ValueTrainer::collect(Batch& batch, Worker& worker, const uint16_t* codes, 
             slot = batch.distinct++;
             batch.row[static_cast<size_t>(slot)] = code;
             batch.first[static_cast<size_t>(slot)] = -1;
-            for (int64_t i = 0; i < lines; i += 16) __builtin_prefetch(rows + code * stride_ + i, 1, 2);
         }
         batch.next[static_cast<size_t>(e)] = batch.first[static_cast<size_t>(slot)];
         batch.first[static_cast<size_t>(slot)] = e;
@@ -563,20 +560,20 @@ void ValueTrainer::collect(Batch& batch, Worker& worker, const uint16_t* codes, 
 void ValueTrainer::gather(const Batch& batch, int codebook, int k, int examples, float* part, const AdamStep& step) {
     float* rows = rows_.data() + static_cast<int64_t>(codebook) * m_ * stride_;
     if (options_.adam && options_.l2 == 0)
-        isa_.adam_catch_up(rows, stride_, v_, batch.row.data(), batch.distinct, now_, step);
-    isa_.gather(part, padded_, batch.entries.data(), k, examples, 1, k, rows, 0, stride_, v_, options_.mean);
+        isa_.adam_catch_up(rows, last_.data() + static_cast<int64_t>(codebook) * m_, size_, batch.row.data(), batch.distinct, now_, step);
+    isa_.gather(part, size_, batch.entries.data(), k, examples, 1, k, rows, 0, stride_, static_cast<int>(size_), options_.mean);
 }
 
 void ValueTrainer::sum_rows(const Batch& batch, int k, Worker& worker) {
-    if (!worker.sums.data()) worker.sums = Buffer(static_cast<int64_t>(m_) * padded_);
+    if (!worker.sums.data()) worker.sums = Buffer(static_cast<int64_t>(m_) * size_);
     const bool single = batch.weights.empty();
     const float weight = single && options_.mean ? 1.0f / static_cast<float>(k) : 1.0f;
     for (int u = 0; u < batch.distinct; ++u) {
-        float* sum = worker.sums.data() + u * padded_;
-        std::fill(sum, sum + padded_, 0.0f);
+        float* sum = worker.sums.data() + u * size_;
+        std::fill(sum, sum + size_, 0.0f);
         for (int32_t e = batch.first[static_cast<size_t>(u)]; e >= 0; e = batch.next[static_cast<size_t>(e)]) {
             const float w = single ? weight : batch.weights[static_cast<size_t>(e / k)];
-            for (int j = 0; j < v_; ++j) sum[j] += g_[static_cast<size_t>((e / k) * padded_ + j)] * w;
+            for (int j = 0; j < v_; ++j) sum[j] += g_[static_cast<size_t>((e / k) * size_ + j)] * w;
         }
     }
 }
@@ -587,7 +584,7 @@ double ValueTrainer::squared_norm(const Batch& batch, int codebook, int k, Worke
     double total = 0;
     if (options_.l2 == 0) {
         for (int u = 0; u < batch.distinct; ++u)
-            for (int j = 0; j < v_; ++j) total += static_cast<double>(sums[u * padded_ + j]) * sums[u * padded_ + j];
+            for (int j = 0; j < v_; ++j) total += static_cast<double>(sums[u * size_ + j]) * sums[u * size_ + j];
         return total;
     }
     for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = u;
@@ -596,7 +593,7 @@ double ValueTrainer::squared_norm(const Batch& batch, int codebook, int k, Worke
     for (int r = 0; r < m_; ++r)
         for (int j = 0; j < v_; ++j) {
             const int32_t u = worker.slot[static_cast<size_t>(r)];
-            const float g = (u >= 0 ? sums[u * padded_ + j] : 0.0f) + l2 * rows[r * stride_ + j];
+            const float g = (u >= 0 ? sums[u * size_ + j] : 0.0f) + l2 * rows[r * stride_ + j];
             total += static_cast<double>(g) * g;
         }
     for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = -1;
@@ -610,18 +607,18 @@ void ValueTrainer::move(const Batch& batch, int codebook, int k, Worker& worker,
         const float* weights = batch.weights.empty() ? nullptr : batch.weights.data();
         if (!weights && options_.mean && k > 1) scale *= 1.0f / static_cast<float>(k);
         if (options_.adam)
-            isa_.adam_move(rows, stride_, v_, batch.hits(), g_.data(), padded_, k, weights, scale, now_, step);
+            isa_.adam_move(rows, last_.data() + static_cast<int64_t>(codebook) * m_, size_, batch.hits(), g_.data(), k, weights, scale, now_, step);
         else
-            isa_.sgd_move(rows, stride_, v_, batch.hits(), g_.data(), padded_, k, weights, scale, rate);
+            isa_.sgd_move(rows, size_, batch.hits(), g_.data(), k, weights, scale, rate);
         return;
     }
     sum_rows(batch, k, worker);
     for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = u;
     const float l2 = static_cast<float>(options_.l2);
     if (options_.adam)
-        isa_.adam_move_all(rows, stride_, v_, m_, worker.slot.data(), worker.sums.data(), padded_, l2, scale, now_, step);
+        isa_.adam_move_all(rows, size_, m_, worker.slot.data(), worker.sums.data(), l2, scale, step);
     else
-        isa_.sgd_move_all(rows, stride_, v_, m_, worker.slot.data(), worker.sums.data(), padded_, l2, scale, rate);
+        isa_.sgd_move_all(rows, size_, m_, worker.slot.data(), worker.sums.data(), l2, scale, rate);
     for (int u = 0; u < batch.distinct; ++u) worker.slot[batch.row[static_cast<size_t>(u)]] = -1;
 }
 
@@ -633,7 +630,7 @@ double ValueTrainer::train(const uint16_t* codes, int64_t n, int k, const int64_
     threads = team(threads, 10.0 * static_cast<double>(std::min<int64_t>(batch_size, count)) * c_ * k * v_);  // of a step
     const int64_t batches = (count + batch_size - 1) / batch_size;
     const int most = static_cast<int>(std::min<int64_t>(batch_size, count));
-    const int64_t part_size = most * padded_;
+    const int64_t part_size = most * size_;
     Buffer parts(groups * part_size);
     g_.resize(static_cast<size_t>(part_size));
     std::vector<double> losses(static_cast<size_t>(most)), norms(static_cast<size_t>(c_));
@@ -658,13 +655,9 @@ double ValueTrainer::train(const uint16_t* codes, int64_t n, int k, const int64_
             for (int g = 0; g < groups; ++g) {
                 const int first = group_start(g, groups, c_), last = group_start(g + 1, groups, c_);
                 float* part = parts.data() + g * part_size;
-                if (b < batches) {
-                    std::fill(part, part + part_size, 0.0f);
-                    collect(now[static_cast<size_t>(first)], worker, codes, rows, examples, first, k);
-                }
+                if (b < batches) std::fill(part, part + part_size, 0.0f);
                 for (int i = first; i < last; ++i) {
-                    if (b < batches && i + 1 < last)  // fetches the rows that the next turn reads
-                        collect(now[static_cast<size_t>(i + 1)], worker, codes, rows, examples, i + 1, k);
+                    if (b < batches) collect(now[static_cast<size_t>(i)], worker, codes, rows, examples, i, k);
                     if (b > 0) move(before[static_cast<size_t>(i)], i, k, worker, scale, step);
                     if (b < batches) gather(now[static_cast<size_t>(i)], i, k, examples, part, step);
                 }
@@ -672,13 +665,13 @@ double ValueTrainer::train(const uint16_t* codes, int64_t n, int k, const int64_
             if (b == batches) break;
 #pragma omp for schedule(static)
             for (int e = 0; e < examples; ++e) {
-                float* row = g_.data() + e * padded_;
-                std::fill(row, row + padded_, 0.0f);
+                float* row = g_.data() + e * size_;
+                std::fill(row, row + size_, 0.0f);
                 for (int g = 0; g < groups; ++g)
-                    for (int j = 0; j < v_; ++j) row[j] += parts.data()[g * part_size + e * padded_ + j];
+                    for (int j = 0; j < v_; ++j) row[j] += parts.data()[g * part_size + e * size_ + j];
                 for (int j = 0; j < v_; ++j) row[j] *= share;
                 batch_labels[static_cast<size_t>(e)] = labels[rows[e]];
-                cross_entropy(row, padded_, 1, v_, &batch_labels[static_cast<size_t>(e)],
+                cross_entropy(row, size_, 1, v_, &batch_labels[static_cast<size_t>(e)],
                               options_.label_smoothing, &losses[static_cast<size_t>(e)]);
                 const float part_of_batch = 1.0f / static_cast<float>(examples);
                 for (int j = 0; j < v_; ++j) row[j] = (row[j] * part_of_batch) * share;
@@ -711,7 +704,8 @@ void ValueTrainer::values(float* out, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int i = 0; i < c_; ++i) {
         float* rows = rows_.data() + static_cast<int64_t>(i) * m_ * stride_;
-        if (options_.adam) isa_.adam_catch_up(rows, stride_, v_, all.data(), m_, now_, step);
+        if (options_.adam && options_.l2 == 0)
+            isa_.adam_catch_up(rows, last_.data() + static_cast<int64_t>(i) * m_, size_, all.data(), m_, now_, step);
         for (int r = 0; r < m_; ++r)
             std::memcpy(out + (static_cast<int64_t>(i) * m_ + r) * v_, rows + r * stride_, 4u * static_cast<size_t>(v_));
     }

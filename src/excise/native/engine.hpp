@@ -117,11 +117,12 @@ class ValueTrainer {
 
     const Isa& isa_;
     int c_, m_, v_;
-    int64_t stride_, padded_;  // of a training row, of a row of logits
+    int64_t size_, stride_;  // floats of a row of logits, of a training row
     Options options_;
     int32_t now_ = 0;  // steps taken
     int longest_;      // steps after which a resting row stands still
     Buffer rows_;
+    std::vector<int32_t> last_;  // step at which a row moved last; 0 is never
     std::vector<CatchUp> catch_up_;
     std::vector<double> series_;  // kSeries + 1 sums in double behind each CatchUp
     std::vector<float> sizes_, roots_, beta1_power_, beta2_power_, beta2_half_power_;

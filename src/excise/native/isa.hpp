@@ -61,17 +61,18 @@ struct Isa {
                    const float* values, int64_t codebook_stride, int64_t row_stride, int v, bool mean);
     void (*scatter)(float* table, int64_t codebook_stride, int64_t row_stride, const uint16_t* codes,
                     int64_t code_stride, int n, int codebooks, int k, const float* g, int64_t ld, int v, bool mean);
-    // Training rows are [values v | m v | s v | last], `stride` floats apart.
-    void (*adam_catch_up)(float* rows, int64_t stride, int v, const uint16_t* which, int count, int now,
+    // Training rows are [values | m | s], each padded to `size` floats (for SGD the values alone); `last` is the step at
+    // which a row moved last. `g` (examples, size) are the residuals of the batch.
+    void (*adam_catch_up)(float* rows, int32_t* last, int64_t size, const uint16_t* which, int count, int now,
                           const AdamStep& step);
-    void (*adam_move)(float* rows, int64_t stride, int v, const Hits& hits, const float* g, int64_t ld, int k,
+    void (*adam_move)(float* rows, int32_t* last, int64_t size, const Hits& hits, const float* g, int k,
                       const float* weights, float scale, int now, const AdamStep& step);
-    void (*adam_move_all)(float* rows, int64_t stride, int v, int pairs, const int32_t* slot, const float* sums,
-                          int64_t ld, float l2, float scale, int now, const AdamStep& step);
-    void (*sgd_move)(float* rows, int64_t stride, int v, const Hits& hits, const float* g, int64_t ld, int k,
-                     const float* weights, float scale, float rate);
-    void (*sgd_move_all)(float* rows, int64_t stride, int v, int pairs, const int32_t* slot, const float* sums,
-                         int64_t ld, float l2, float scale, float rate);
+    void (*adam_move_all)(float* rows, int64_t size, int pairs, const int32_t* slot, const float* sums, float l2,
+                          float scale, const AdamStep& step);
+    void (*sgd_move)(float* rows, int64_t size, const Hits& hits, const float* g, int k, const float* weights,
+                     float scale, float rate);
+    void (*sgd_move_all)(float* rows, int64_t size, int pairs, const int32_t* slot, const float* sums, float l2,
+                         float scale, float rate);
     double (*multiply_adds)(int64_t repeats);  // 12 independent chains of vectors: how fast the machine can go at all
 };
 

@@ -84,22 +84,28 @@ void scatter(float* table, int64_t codebook_stride, int64_t row_stride, const ui
                                                         codebooks, k, g, ld, v, mean);
 }
 
-// ---- training rows: [values v | m v | s v | last step] ---------------------------------------------------------------
+// ---- training rows: [values | m | s], each padded to `size` floats, whole vectors; padding stays 0 -------------------
 
-inline int32_t last_step(const float* row, int v) { return *reinterpret_cast<const int32_t*>(row + 3 * v); }
-inline void set_last_step(float* row, int v, int32_t step) { *reinterpret_cast<int32_t*>(row + 3 * v) = step; }
+// Asks for a row some turns before it is used: about 64 lines are then under way.
+inline void fetch_row(const float* rows, int64_t size, const uint16_t* which, int count, int turn) {
+    const int64_t floats = 3 * size;
+    const int ahead = turn + static_cast<int>(1024 / floats) + 1;
+    if (ahead >= count) return;
+    const float* row = rows + which[ahead] * floats;
+    for (int64_t i = 0; i < floats; i += 16) __builtin_prefetch(row + i, 1, 3);
+}
 
 // A row that no example touched for some steps still moved on its moments: sum over those steps of
 // weight_i * m / (u * h_i + epsilon), with u = sqrt(s). All h_i lie close to the first, so the sum is a short series in
 // 1 - h_i/h_1, one division instead of one a step; early in training, where they do not, the steps are walked.
-void catch_up_row(float* row, int v, int32_t missed, int32_t last, const excise::AdamStep& step) {
+inline void catch_up_row(float* row, int64_t size, int32_t missed, int32_t last, const excise::AdamStep& step) {
     const excise::CatchUp& known = step.catch_up[last];
     const Vec epsilon = Vec::all(step.epsilon), one = Vec::all(1.0f);
     const Vec decay1 = Vec::all(step.beta1_power[missed]), decay2 = Vec::all(step.beta2_power[missed]);
     const int walked = missed < step.longest ? missed : step.longest;
-    for_row(v, [&](int i, int lanes) {
-        const Vec m = load_some(row + v + i, lanes), s = load_some(row + 2 * v + i, lanes), u = Vec::sqrt(s);
-        Vec p = load_some(row + i, lanes);
+    for (int64_t i = 0; i < size; i += VW) {
+        const Vec m = Vec::load(row + size + i), s = Vec::load(row + 2 * size + i), u = Vec::sqrt(s);
+        Vec p = Vec::load(row + i);
         if (known.exact) {
             const Vec h = u * Vec::all(known.reference), inverse = one / (h + epsilon), x = h * inverse;
             Vec sum = Vec::all(known.series[excise::kSeries - 1]);
@@ -112,95 +118,89 @@ void catch_up_row(float* row, int v, int32_t missed, int32_t last, const excise:
                 p = p - (weight * m) / (u * h + epsilon);
             }
         }
-        store_some(row + i, lanes, p);
-        store_some(row + v + i, lanes, m * decay1);
-        store_some(row + 2 * v + i, lanes, s * decay2);
-    });
-}
-
-void adam_catch_up(float* rows, int64_t stride, int v, const uint16_t* which, int count, int now,
-                   const excise::AdamStep& step) {
-    for (int i = 0; i < count; ++i) {
-        float* row = rows + which[i] * stride;
-        const int32_t last = last_step(row, v);
-        if (last == now || last == 0) continue;  // 0: never touched, so it never moved
-        catch_up_row(row, v, now - last, last, step);
-        set_last_step(row, v, now);
+        p.store(row + i);
+        (m * decay1).store(row + size + i);
+        (s * decay2).store(row + 2 * size + i);
     }
 }
 
-inline Vec chain_sum(const excise::Hits& hits, int distinct, const float* g, int64_t ld, int k, const float* weights) {
+void adam_catch_up(float* rows, int32_t* last, int64_t size, const uint16_t* which, int count, int now,
+                   const excise::AdamStep& step) {
+    for (int i = 0; i < count; ++i) {
+        fetch_row(rows, size, which, count, i);
+        int32_t& moved = last[which[i]];
+        if (moved == now || moved == 0) continue;  // 0: never touched, so it never moved
+        catch_up_row(rows + which[i] * 3 * size, size, now - moved, moved, step);
+        moved = now;
+    }
+}
+
+inline Vec chain_sum(const excise::Hits& hits, int distinct, const float* g, int64_t size, int k,
+                     const float* weights) {
     Vec sum = Vec::all(0.0f);
     for (int32_t e = hits.first[distinct]; e >= 0; e = hits.next[e]) {
         const int32_t example = k == 1 ? e : e / k;
-        const Vec x = Vec::load(g + example * ld);
+        const Vec x = Vec::load(g + example * size);
         sum = sum + (weights ? x * Vec::all(weights[example]) : x);
     }
     return sum;
 }
 
-inline void adam_row(float* row, int v, int i, int lanes, Vec g, const excise::AdamStep& step) {
-    const Vec rest1 = Vec::all(step.one_minus_beta1), beta2 = Vec::all(step.beta2);
-    const Vec rest2 = Vec::all(step.one_minus_beta2), epsilon = Vec::all(step.epsilon);
-    Vec m = load_some(row + v + i, lanes), s = load_some(row + 2 * v + i, lanes);
-    m = m + rest1 * (g - m);
-    s = beta2 * s + (rest2 * g) * g;
-    const Vec p = load_some(row + i, lanes);
-    const Vec moved = p - (Vec::all(step.size) * m) / (Vec::sqrt(s) * Vec::all(step.root) + epsilon);
-    store_some(row + i, lanes, moved);
-    store_some(row + v + i, lanes, m);
-    store_some(row + 2 * v + i, lanes, s);
+inline void adam_vector(float* row, int64_t size, Vec g, const excise::AdamStep& step) {
+    Vec m = Vec::load(row + size), s = Vec::load(row + 2 * size);
+    m = m + Vec::all(step.one_minus_beta1) * (g - m);
+    s = Vec::all(step.beta2) * s + (Vec::all(step.one_minus_beta2) * g) * g;
+    const Vec move = (Vec::all(step.size) * m) / (Vec::sqrt(s) * Vec::all(step.root) + Vec::all(step.epsilon));
+    (Vec::load(row) - move).store(row);
+    m.store(row + size);
+    s.store(row + 2 * size);
 }
 
-void adam_move(float* rows, int64_t stride, int v, const excise::Hits& hits, const float* g, int64_t ld, int k,
+void adam_move(float* rows, int32_t* last, int64_t size, const excise::Hits& hits, const float* g, int k,
                const float* weights, float scale, int now, const excise::AdamStep& step) {
     for (int u = 0; u < hits.distinct; ++u) {
-        float* row = rows + hits.row[u] * stride;
-        for_row(v, [&](int i, int lanes) {
-            adam_row(row, v, i, lanes, chain_sum(hits, u, g + i, ld, k, weights) * Vec::all(scale), step);
-        });
-        set_last_step(row, v, now);
+        fetch_row(rows, size, hits.row, hits.distinct, u);
+        float* row = rows + hits.row[u] * 3 * size;
+        for (int64_t i = 0; i < size; i += VW)
+            adam_vector(row + i, size, chain_sum(hits, u, g + i, size, k, weights) * Vec::all(scale), step);
+        last[hits.row[u]] = now;
     }
 }
 
-inline Vec dense_gradient(const float* row, int i, int lanes, const float* sum, float l2, float scale) {
-    Vec g = Vec::all(l2) * load_some(row + i, lanes);
+inline Vec dense_gradient(const float* row, int64_t i, const float* sum, float l2, float scale) {
+    Vec g = Vec::all(l2) * Vec::load(row + i);
     if (sum) g = Vec::load(sum + i) + g;
     return g * Vec::all(scale);
 }
 
-void adam_move_all(float* rows, int64_t stride, int v, int pairs, const int32_t* slot, const float* sums, int64_t ld,
-                   float l2, float scale, int now, const excise::AdamStep& step) {
+void adam_move_all(float* rows, int64_t size, int pairs, const int32_t* slot, const float* sums, float l2, float scale,
+                   const excise::AdamStep& step) {
     for (int r = 0; r < pairs; ++r) {
-        float* row = rows + r * stride;
-        const float* sum = slot[r] >= 0 ? sums + slot[r] * ld : nullptr;
-        for_row(v, [&](int i, int lanes) {
-            adam_row(row, v, i, lanes, dense_gradient(row, i, lanes, sum, l2, scale), step);
-        });
-        set_last_step(row, v, now);
+        float* row = rows + r * 3 * size;
+        const float* sum = slot[r] >= 0 ? sums + slot[r] * size : nullptr;
+        for (int64_t i = 0; i < size; i += VW)
+            adam_vector(row + i, size, dense_gradient(row, i, sum, l2, scale), step);
     }
 }
 
-void sgd_move(float* rows, int64_t stride, int v, const excise::Hits& hits, const float* g, int64_t ld, int k,
-              const float* weights, float scale, float rate) {
+void sgd_move(float* rows, int64_t size, const excise::Hits& hits, const float* g, int k, const float* weights,
+              float scale, float rate) {
     for (int u = 0; u < hits.distinct; ++u) {
-        float* row = rows + hits.row[u] * stride;
-        for_row(v, [&](int i, int lanes) {
-            const Vec x = chain_sum(hits, u, g + i, ld, k, weights) * Vec::all(scale);
-            store_some(row + i, lanes, load_some(row + i, lanes) - Vec::all(rate) * x);
-        });
+        float* row = rows + hits.row[u] * size;
+        for (int64_t i = 0; i < size; i += VW) {
+            const Vec x = chain_sum(hits, u, g + i, size, k, weights) * Vec::all(scale);
+            (Vec::load(row + i) - Vec::all(rate) * x).store(row + i);
+        }
     }
 }
 
-void sgd_move_all(float* rows, int64_t stride, int v, int pairs, const int32_t* slot, const float* sums, int64_t ld,
-                  float l2, float scale, float rate) {
+void sgd_move_all(float* rows, int64_t size, int pairs, const int32_t* slot, const float* sums, float l2, float scale,
+                  float rate) {
     for (int r = 0; r < pairs; ++r) {
-        float* row = rows + r * stride;
-        const float* sum = slot[r] >= 0 ? sums + slot[r] * ld : nullptr;
-        for_row(v, [&](int i, int lanes) {
-            const Vec g = dense_gradient(row, i, lanes, sum, l2, scale);
-            store_some(row + i, lanes, load_some(row + i, lanes) - Vec::all(rate) * g);
-        });
+        float* row = rows + r * size;
+        const float* sum = slot[r] >= 0 ? sums + slot[r] * size : nullptr;
+        for (int64_t i = 0; i < size; i += VW)
+            (Vec::load(row + i) - Vec::all(rate) * dense_gradient(row, i, sum, l2, scale)).store(row + i);
     }
 }
 
