@@ -60,7 +60,7 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
 }
 
 // A few floats; a call of memcpy would cost more than the copy.
-inline void copy_key(float* to, const float* from, int d) {
+inline void copy_row(float* to, const float* from, int d) {
     int j = 0;
     for (; j + 4 <= d; j += 4) std::memcpy(to + j, from + j, 16);
     if (j + 2 <= d) {
@@ -224,7 +224,7 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
             for (int64_t q = 0; q < count; ++q) {
                 fetch<0>(z + ((from + std::min(q + kAhead, count - 1)) * c_ + first) * d_, width * d_);
                 for (int i = 0; i < width; ++i)
-                    copy_key(tile.data() + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_, d_);
+                    copy_row(tile.data() + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_, d_);
             }
             for (int i = 0; i < width; ++i)
                 for (int64_t q = 0; q < count; q += at_a_time)
@@ -299,7 +299,7 @@ void KeyInitializer::update(const float* z, int64_t n, int threads) {
 #pragma omp for schedule(static)
         for (int64_t e = 0; e < n; ++e)
             for (int i = 0; i < c_; ++i)
-                copy_key(turned.data() + (i * n + e) * d_, z + (e * c_ + i) * d_, d_);
+                copy_row(turned.data() + (i * n + e) * d_, z + (e * c_ + i) * d_, d_);
         Scratch scratch;
         const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
         scratch.added = Buffer(size * d_);
@@ -361,32 +361,49 @@ bool codes_within(const uint16_t* codes, int64_t count, int m, int threads) {
     return !wrong;
 }
 
+// Codebooks that are walked together, so that their padded rows stay in the second cache.
+int books_at_once(int64_t floats_of_one) {
+    return static_cast<int>(std::clamp<int64_t>((1 << 18) / floats_of_one, 1, 8));
+}
+
 void logits(const uint16_t* codes, int64_t n, int c, int k, const float* values, int m, int v, bool mean, float* out,
             int threads) {
     threads = team(threads, 4.0 * static_cast<double>(n) * c * k * v);
     const Isa& kernel = isa();
     const int64_t ld = round_up(v, 16), table = static_cast<int64_t>(m) * v;
-    const int groups = std::min(kSumGroups, c);
-    const int books = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(8, (1 << 17) / table)));  // in cache
-    const int64_t rows = std::max<int64_t>(16, std::min<int64_t>({8192, (1 << 15) / ld, (n + threads - 1) / threads}));
+    const int groups = std::min(kSumGroups, c), books = books_at_once(m * ld);
+    const int64_t rows = std::clamp<int64_t>((1 << 23) / (groups * ld), 16, std::max<int64_t>(n, 16));
+    const bool pad = v < ld && n >= 2 * m;  // rows in whole vectors are worth a copy where each is read often
     const float share = 1.0f / static_cast<float>(c);
+    Buffer parts(groups * rows * ld);
 #pragma omp parallel num_threads(threads)
     {
-        Buffer part(rows * ld), total(rows * ld);
-#pragma omp for schedule(dynamic)
+        Buffer padded(pad ? books * m * ld : 0);
+        if (pad) std::fill(padded.data(), padded.data() + books * m * ld, 0.0f);
         for (int64_t start = 0; start < n; start += rows) {
             const int count = static_cast<int>(std::min(rows, n - start));
-            std::fill(total.data(), total.data() + count * ld, 0.0f);
+#pragma omp for schedule(dynamic)
             for (int g = 0; g < groups; ++g) {
-                std::fill(part.data(), part.data() + count * ld, 0.0f);
+                float* part = parts.data() + g * rows * ld;
+                std::fill(part, part + count * ld, 0.0f);
                 const int last = group_start(g + 1, groups, c);
-                for (int i = group_start(g, groups, c); i < last; i += books)
-                    kernel.gather(part.data(), ld, codes + (start * c + i) * k, static_cast<int64_t>(c) * k, count,
-                                  std::min(books, last - i), k, values + i * table, table, v, v, mean);
-                for (int64_t e = 0; e < count * ld; ++e) total.data()[e] += part.data()[e];
+                for (int i = group_start(g, groups, c); i < last; i += books) {
+                    const int width = std::min(books, last - i);
+                    const float* from = values + i * table;
+                    for (int64_t r = 0; pad && r < static_cast<int64_t>(width) * m; ++r)
+                        copy_row(padded.data() + r * ld, from + r * v, v);
+                    kernel.gather(part, ld, codes + (start * c + i) * k, static_cast<int64_t>(c) * k, count, width, k,
+                                  pad ? padded.data() : from, pad ? m * ld : table, pad ? ld : v,
+                                  pad ? static_cast<int>(ld) : v, mean);
+                }
             }
+#pragma omp for schedule(static)
             for (int e = 0; e < count; ++e)
-                for (int j = 0; j < v; ++j) out[(start + e) * v + j] = total.data()[e * ld + j] * share;
+                for (int j = 0; j < v; ++j) {
+                    float total = 0.0f;
+                    for (int g = 0; g < groups; ++g) total += parts.data()[(g * rows + e) * ld + j];
+                    out[(start + e) * v + j] = total * share;
+                }
         }
     }
 }
@@ -396,20 +413,28 @@ void gradient(const uint16_t* codes, int64_t n, int c, int k, const float* resid
     threads = team(threads, 4.0 * static_cast<double>(n) * c * k * v);
     const Isa& kernel = isa();
     const int64_t ld = round_up(v, 16), size = static_cast<int64_t>(m) * v;
+    const int books = books_at_once(m * ld);
+    const bool pad = v < ld && n >= 2 * m;
     const float share = 1.0f / static_cast<float>(c);
     Buffer g(n * ld);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t e = 0; e < n; ++e)
-        for (int64_t j = 0; j < ld; ++j) g.data()[e * ld + j] = j < v ? residuals[e * v + j] * share : 0.0f;
-    const int books = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(8, (1 << 17) / size)));  // in cache
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int i = 0; i < c; i += books) {
-        const int count = std::min(books, c - i);
-        std::fill(table + i * size, table + (i + count) * size, 0.0f);
-        for (int64_t start = 0; start < n; start += 1 << 16)
-            kernel.scatter(table + i * size, size, v, codes + (start * c + i) * k, static_cast<int64_t>(c) * k,
-                           static_cast<int>(std::min<int64_t>(1 << 16, n - start)), count, k, g.data() + start * ld, ld,
-                           v, mean);
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t e = 0; e < n; ++e)
+            for (int64_t j = 0; j < ld; ++j) g.data()[e * ld + j] = j < v ? residuals[e * v + j] * share : 0.0f;
+        Buffer padded(pad ? books * m * ld : 0);
+#pragma omp for schedule(dynamic)
+        for (int i = 0; i < c; i += books) {
+            const int width = std::min(books, c - i);
+            float* to = pad ? padded.data() : table + i * size;
+            std::fill(to, to + width * (pad ? m * ld : size), 0.0f);
+            for (int64_t start = 0; start < n; start += 1 << 16)
+                kernel.scatter(to, pad ? m * ld : size, pad ? ld : v, codes + (start * c + i) * k,
+                               static_cast<int64_t>(c) * k, static_cast<int>(std::min<int64_t>(1 << 16, n - start)),
+                               width, k, g.data() + start * ld, ld, pad ? static_cast<int>(ld) : v, mean);
+            for (int64_t r = 0; pad && r < static_cast<int64_t>(width) * m; ++r)
+                copy_row(table + i * size + r * v, padded.data() + r * ld, v);
+        }
     }
 }
 

@@ -34,6 +34,7 @@ void gather_rows(float* acc, int64_t ld, const uint16_t* codes, int64_t code_str
                  const float* values, int64_t codebook_stride, int64_t row_stride, int v, bool mean) {
     for (int e = 0; e < n; ++e) {
         const uint16_t* code = codes + e * code_stride;
+        __builtin_prefetch(codes + (e + 24 < n ? e + 24 : e) * code_stride);
         for_row(v, [&](int i, int lanes) {
             Vec a = Vec::load(acc + e * ld + i);
             for (int c = 0; c < codebooks; ++c) {
@@ -63,6 +64,7 @@ void scatter_rows(float* table, int64_t codebook_stride, int64_t row_stride, con
                   int64_t code_stride, int n, int codebooks, int k, const float* g, int64_t ld, int v, bool mean) {
     for (int e = 0; e < n; ++e) {
         const uint16_t* code = codes + e * code_stride;
+        __builtin_prefetch(codes + (e + 24 < n ? e + 24 : e) * code_stride);
         for_row(v, [&](int i, int lanes) {
             const Vec x = Vec::load(g + e * ld + i);
             for (int c = 0; c < codebooks; ++c) {
