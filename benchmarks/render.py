@@ -231,11 +231,15 @@ def draw_panel(axis: Any, rows: list[Row], what: str, size: str) -> None:
         cost = [row["value"] / row["rate"] if size == "n" else 1e6 / row["rate"] for row in own]
         colour = COLOURS.get(subject, "#5b6c8f")
         axis.plot([row["value"] for row in own], cost, "o-", ms=3, lw=1.4, label=subject, color=colour)
+    from matplotlib.ticker import LogLocator
+
     sizes = sorted({row["value"] for row in rows})
     axis.set_xscale("log", base=2)
     axis.set_xticks(sizes, [f"{value:,}" for value in sizes], fontsize=7, rotation=30)
-    axis.minorticks_off()
     axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
     low, high = axis.get_ylim()
     axis.set_ylim(low if high > 12 * low else high / 12, high)  # at least a decade, so that small steps look small
     axis.set_xlabel(AXES[size])

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BASE_MODELS = ROOT / "experiments/results/base_models.json"
 PROBE = ROOT / "experiments/results/linear_probe.json"
 SPEED = ROOT / "benchmarks/results.json"
+SPEED_PARTS = ("nearest", "keys", "values", "gradient", "prediction")
 FLOW = ("features", "bottleneck", "forgetting")  # the way of the data; what is not on it follows by name
 BESIDE = {
     "native/": "The kernels in C++17, one file for each instruction set.",
@@ -70,17 +71,28 @@ def speed() -> str:
     """Every case beside the fastest of its peers."""
     if not SPEED.exists():
         return f"Not measured yet: `make bench` writes `{SPEED.relative_to(ROOT)}`."
-    rows = json.loads(SPEED.read_text())["rows"]
+    parts = json.loads(SPEED.read_text())["parts"]
     lines = [["case", "excise", "the fastest other", "", "times"]]
-    for ours in (row for row in rows if row.get("subject") == "excise"):
-        peers = [row for row in rows if row["case"] == ours["case"] and row.get("unit") == ours.get("unit")]
-        peers = [row for row in peers if not row["subject"].startswith("excise")]
-        if peers:
-            best = max(peers, key=lambda row: row["rate"])
-            unit, times = ours.get("unit", "examples/s"), ours["rate"] / best["rate"]
-            rates = [f"{ours['rate']:,.0f} {unit}", best["subject"], f"{best['rate']:,.0f} {unit}"]
-            lines.append([ours["case"], *rates, f"{times:.1f}"])
+    for name in SPEED_PARTS:
+        rows = parts[name]["rows"] if name in parts else []
+        for ours in (row for row in rows if row["subject"].startswith("excise")):
+            peers = [row for row in rows if row["case"] == ours["case"] and row.get("unit") == ours.get("unit")]
+            peers = [row for row in peers if not row["subject"].startswith("excise")]
+            if peers and ours["subject"] in ("excise", "excise, predict"):
+                best = max(peers, key=lambda row: row["rate"])
+                rates = [f"{ours['rate']:,.0f} /s", who(best), f"{best['rate']:,.0f} /s"]
+                lines.append([ours["case"], *rates, factor(ours["rate"] / best["rate"])])
     return table(lines)
+
+
+def factor(times: float) -> str:
+    """Two digits, or all before the point."""
+    return f"{times:,.0f}" if times >= 10 else f"{times:.2g}"
+
+
+def who(row: dict[str, str]) -> str:
+    """A peer by the form or setting that won."""
+    return row["subject"].removesuffix(", fastest form").removesuffix(", best setting").removesuffix(", tuned")
 
 
 def spread(numbers: list[float]) -> str:
