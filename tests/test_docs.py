@@ -117,9 +117,9 @@ def test_results_become_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name, result in (
         ("BASE_MODELS", {"paper": {"a": 82.94}, "rows": rows}),
         ("PROBE", {"rows": [{"preset": "a", "accuracy": 0.89}]}),
-        ("SPEED", {"rows": speed}),
+        ("SPEED", {"parts": {"nearest": {"rows": speed}}}),
     ):
         monkeypatch.setattr(script, name, tmp_path / name)
         (tmp_path / name).write_text(json.dumps(result))
     assert script.base_models().endswith("\n| `a` | 81.00 ± 1.41 | 82.94 | 89.00 | 2 | 10 |")
-    assert script.speed().endswith("\n| nearest | 3,000 examples/s | fast | 1,500 examples/s | 2.0 |")
+    assert script.speed().endswith("\n| nearest | 3,000 /s | fast | 1,500 /s | 2 |")
