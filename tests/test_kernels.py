@@ -66,6 +66,41 @@ def test_all_keys_equal(k):
     )
 
 
+@given(
+    st.integers(513, 900),
+    st.integers(1, 17),
+    st.sampled_from([1, 2, 10]),
+    st.sampled_from([1e-25, 1e-9, 1.0, 1e9, 1e14]),
+    st.sampled_from([0.0, 3.0, 1e3]),
+    st.sampled_from(["none", "long keys", "long queries", "near ties"]),
+    st.integers(0, 99),
+)
+def test_nearest_pairs_of_any_scale_and_place(m, d, k, scale, offset, what, seed):
+    """Where whole numbers are too coarse, too small or leave the choice open, floats must still decide."""
+    rng = np.random.default_rng(seed)
+    keys, z = rng.standard_normal((2, m, d)) + offset, rng.standard_normal((40, 2, d)) + offset
+    if what == "long keys":
+        keys[:, rng.integers(0, m, 3)] *= 1e3
+    if what == "long queries":
+        z[::3] *= 1e3
+    if what == "near ties":
+        keys = keys[:, rng.integers(0, m // 20, m)] + 1e-6 * rng.standard_normal(keys.shape)
+    keys, z = (scale * keys).astype(np.float32), (scale * z).astype(np.float32)
+    np.testing.assert_array_equal(
+        native.PreparedKeys(keys, None).nearest(z, k, 2), reference.PreparedKeys(keys, None).nearest(z, k)
+    )
+
+
+@pytest.mark.parametrize("m", [64, 700])
+def test_a_key_whose_norm_overflows_hides_no_other(m):
+    keys, z, _ = keys_and_queries(64, 1, m, 4, 0)
+    keys[0, 4] = 1e20
+    codes = native.PreparedKeys(keys, None).nearest(z, 1, 1)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(codes, reference.PreparedKeys(keys, None).nearest(z, 1))
+    np.testing.assert_array_equal(codes[:1], native.PreparedKeys(keys, None).nearest(z[:1], 1, 1))
+
+
 @pytest.mark.parametrize("d", [4, 6, 8, 14, 64])
 @pytest.mark.parametrize("k", [1, 2, 10, 32])
 def test_nearest_pairs_of_a_full_codebook(d, k):
@@ -212,6 +247,23 @@ def test_training_looks_up_what_prediction_looks_up():
     assert trainer.train(codes, labels, np.arange(64), 64, 2) == pytest.approx(losses.sum(), rel=1e-14)
 
 
+def test_a_forked_child_works_alone():
+    """The threads of a parent do not exist in its forked child, which must not wait for them."""
+    program = """
+import os, numpy as np
+from excise import _native
+rng = np.random.default_rng(0)
+keys, z = (rng.standard_normal(s).astype(np.float32) for s in ((8, 600, 8), (2000, 8, 8)))
+prepared = _native.PreparedKeys(keys, None)
+codes = prepared.nearest(z, 1, 2)
+child = os.fork()
+if not child:
+    os._exit(0 if np.array_equal(prepared.nearest(z, 1, 2), codes) else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=60).returncode == 0
+
+
 def test_wrong_arguments_are_refused_not_read():
     codes = np.zeros((4, 2, 1), np.uint16)
     values = np.zeros((2, 5, 3), np.float32)
@@ -227,6 +279,11 @@ def test_wrong_arguments_are_refused_not_read():
         lambda: trainer.train(codes, labels, np.arange(5), 2, 1),
         lambda: native.PreparedKeys(np.zeros((2, 5, 4), np.float32), None).nearest(np.zeros((1, 2, 3), np.float32), 1),
         lambda: native.project(np.zeros((2, 3), np.float32), np.zeros((4, 2), np.float32), 1),
+        lambda: native.logits(codes, values[:, :, :0], "mean", 1),
+        lambda: native.logits(codes[:, :0], values[:0], "mean", 1),
+        lambda: native.PreparedKeys(values[:, :0], None),
+        lambda: native.KeyInitializer(values[:0], 0, 4),
+        lambda: native.ValueTrainer(values[:, :, :0], Optimiser()),
     ):
         with pytest.raises(ValueError, match=r"\w"):
             call()

@@ -23,9 +23,9 @@ constexpr int kSumGroups = 16;
 constexpr int kQueries = 64;    // searched at a time, so that their running minima stay in the first cache
 constexpr int kQueriesOfK = 16; // fewer, where all their scores are kept
 
-int thread_number() {
+size_t thread_number() {
 #ifdef _OPENMP
-    return omp_get_thread_num();
+    return static_cast<size_t>(omp_get_thread_num());
 #else
     return 0;
 #endif
@@ -34,6 +34,7 @@ int thread_number() {
 std::vector<const Isa*> tables() {
     std::vector<const Isa*> all;
 #ifdef EXCISE_BUILD_AVX512
+    if (avx512vnni()) all.push_back(avx512vnni());
     if (avx512()) all.push_back(avx512());
 #endif
 #ifdef EXCISE_BUILD_AVX2
@@ -130,6 +131,14 @@ void* allocate(size_t bytes) {
     return data;
 }
 
+// What each thread works in, made before they start: no exception may leave a thread.
+template <class F>
+auto of_each(int threads, F make) {
+    std::vector<decltype(make())> all;
+    for (int i = 0; i < threads; ++i) all.push_back(make());
+    return all;
+}
+
 // ---- projection -----------------------------------------------------------------------------------------------------
 
 void project(const float* x, int64_t n, int f, const float* projection, int64_t columns, float* z, int threads) {
@@ -153,9 +162,10 @@ void project(const float* x, int64_t n, int f, const float* projection, int64_t 
             std::memcpy(packed.data() + (p * f + i) * width, projection + i * columns + p * width, 4u * cols);
     }
     const int64_t tile = kernel.tile, rows = 8 * tile, blocks = (n + rows - 1) / rows;
+    auto each = of_each(threads, [&] { return Buffer(rows * f); });
 #pragma omp parallel num_threads(threads)
     {
-        Buffer turned(rows * f);  // a tile's values of one feature side by side
+        Buffer& turned = each[thread_number()];  // a tile's values of one feature side by side
 #pragma omp for schedule(dynamic)
         for (int64_t b = 0; b < blocks; ++b) {
             const int64_t first = b * rows, full = std::min(rows, n - first) / tile * tile;
@@ -177,6 +187,26 @@ void project(const float* x, int64_t n, int f, const float* projection, int64_t 
 
 // ---- search ---------------------------------------------------------------------------------------------------------
 
+SearchTable::SearchTable(const Isa& isa, int64_t size, int d)
+    : isa_(isa), d_(d), half_(size), rounded_(isa.round_keys ? size * ((d + 1) / 2) : 0), rounded_half_(isa.round_keys ? size : 0) {}
+
+void SearchTable::fill(const float* packed_keys, int count) {
+    const int blocks = (count + isa_.block - 1) / isa_.block;
+    isa_.half_norms(packed_keys, d_, blocks, half_.data());
+    std::fill(half_.data() + count, half_.data() + static_cast<int64_t>(blocks) * isa_.block, std::numeric_limits<float>::infinity());
+    packed_ = {packed_keys, half_.data(), count, blocks, rounded_.data(), rounded_half_.data(), 0.0f};
+    if (isa_.round_keys) packed_.step = isa_.round_keys(packed_keys, half_.data(), d_, blocks, rounded_.data(), rounded_half_.data());
+}
+
+// Floats of scratch that a search of so many queries among so many blocks takes at most.
+int64_t search_scratch(const Isa& isa, int64_t blocks, int d, int64_t queries, int k) {
+    const int64_t of_few = 4 * isa.width * std::max<int64_t>(queries, d);
+    if (k == 1 && !isa.round_keys) return of_few;
+    const int64_t rounded = isa.round_keys ? queries * (d + 2 * isa.width * (blocks + 1)) : 0;
+    const int64_t kept = k > 1 ? (isa.block + isa.width) * blocks * (isa.round_keys ? 1 : queries) : 0;
+    return of_few + rounded + kept + 2 * (blocks + 1);
+}
+
 PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* live)
     : isa_(isa()), c_(c), m_(m), d_(d), codebooks_(static_cast<size_t>(c)) {
     const int block = isa_.block;
@@ -184,8 +214,8 @@ PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* l
         Codebook& book = codebooks_[static_cast<size_t>(i)];
         for (int j = 0; j < m; ++j)
             if (!live || live[static_cast<int64_t>(i) * m + j]) book.ids.push_back(static_cast<uint16_t>(j));
-        book.blocks = static_cast<int>((static_cast<int64_t>(book.ids.size()) + block - 1) / block);
-        const int64_t size = static_cast<int64_t>(book.blocks) * block;
+        const int count = static_cast<int>(book.ids.size());
+        const int64_t size = round_up(count, block);
         book.keys = Buffer(size * d);
         std::fill(book.keys.data(), book.keys.data() + size * d, 0.0f);
         for (size_t p = 0; p < book.ids.size(); ++p) {
@@ -193,10 +223,8 @@ PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* l
             float* to = book.keys.data() + static_cast<int64_t>(p) / block * d * block + static_cast<int64_t>(p) % block;
             for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] = key[j];
         }
-        book.half.resize(static_cast<size_t>(size));
-        isa_.half_norms(book.keys.data(), d, book.blocks, book.half.data());
-        std::fill(book.half.begin() + static_cast<int64_t>(book.ids.size()), book.half.end(),
-                  std::numeric_limits<float>::infinity());
+        book.table = std::make_unique<SearchTable>(isa_, size, d);
+        book.table->fill(book.keys.data(), count);
     }
 }
 
@@ -209,14 +237,22 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
     const int64_t room = std::max(1, 65536 / (books * d_ * kQueries)) * kQueries, queries = std::min(n, room);
     const int64_t rows = (n + queries - 1) / queries, columns = (c_ + books - 1) / books;
     int64_t blocks = 0;
-    for (const Codebook& book : codebooks_) blocks = std::max<int64_t>(blocks, book.blocks);
+    for (const Codebook& book : codebooks_) blocks = std::max<int64_t>(blocks, book.table->packed().blocks);
+    const int64_t most = std::min<int64_t>(at_a_time, queries);
+    struct Scratch {
+        Buffer search, tile;          // tile: [codebook][query][d]
+        BufferOf<int32_t> found;
+        BufferOf<uint16_t> out;       // [query][codebook][k]
+    };
+    auto each = of_each(threads, [&] {
+        return Scratch{Buffer(search_scratch(isa_, blocks, d_, most, k)), Buffer(books * queries * d_),
+                       BufferOf<int32_t>(most * k), BufferOf<uint16_t>(queries * books * k)};
+    });
 #pragma omp parallel num_threads(threads)
     {
-        const int64_t most = std::min<int64_t>(at_a_time, queries);
-        Buffer scratch(k == 1 ? 4 * isa_.width * std::max<int64_t>(most, d_) : (isa_.block + isa_.width) * blocks * most + blocks + 1);
-        Buffer tile(books * queries * d_);  // [codebook][query][d]
-        std::vector<int32_t> found(static_cast<size_t>(most * k));
-        std::vector<uint16_t> out(static_cast<size_t>(queries * books * k));  // [query][codebook][k]
+        Scratch& own = each[thread_number()];
+        float* tile = own.tile.data();
+        uint16_t* out = own.out.data();
 #pragma omp for schedule(dynamic)
         for (int64_t task = 0; task < rows * columns; ++task) {
             const int64_t from = task / columns * queries, count = std::min(queries, n - from);
@@ -224,16 +260,16 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
             for (int64_t q = 0; q < count; ++q) {
                 fetch<0>(z + ((from + std::min(q + kAhead, count - 1)) * c_ + first) * d_, width * d_);
                 for (int i = 0; i < width; ++i)
-                    copy_row(tile.data() + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_, d_);
+                    copy_row(tile + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_, d_);
             }
             for (int i = 0; i < width; ++i)
                 for (int64_t q = 0; q < count; q += at_a_time)
-                    search(codebooks_[static_cast<size_t>(first + i)], tile.data() + (i * queries + q) * d_,
-                           static_cast<int>(std::min<int64_t>(at_a_time, count - q)), k, scratch.data(), found.data(),
-                           &out[static_cast<size_t>((q * width + i) * k)], width * k);
+                    search(codebooks_[static_cast<size_t>(first + i)], tile + (i * queries + q) * d_,
+                           static_cast<int>(std::min<int64_t>(at_a_time, count - q)), k, own.search.data(), own.found.data(),
+                           out + (q * width + i) * k, width * k);
             for (int64_t q = 0; q < count; ++q) {
                 fetch<1>(codes + ((from + std::min(q + kAhead, count - 1)) * c_ + first) * k, width * k);
-                std::memcpy(codes + ((from + q) * c_ + first) * k, &out[static_cast<size_t>(q * width * k)],
+                std::memcpy(codes + ((from + q) * c_ + first) * k, out + q * width * k,
                             sizeof(uint16_t) * static_cast<size_t>(width * k));
             }
         }
@@ -242,10 +278,8 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
 
 void PreparedKeys::search(const Codebook& book, const float* z, int count, int k, float* scratch, int32_t* found,
                           uint16_t* codes, int64_t stride) const {
-    if (k == 1)
-        isa_.nearest(z, count, d_, book.keys.data(), book.half.data(), book.blocks, scratch, found);
-    else
-        isa_.nearest_k(z, count, d_, k, book.keys.data(), book.half.data(), book.blocks, scratch, found);
+    if (k == 1) isa_.nearest(z, count, d_, book.table->packed(), scratch, found);
+    else isa_.nearest_k(z, count, d_, k, book.table->packed(), scratch, found);
     for (int q = 0; q < count; ++q)
         for (int s = 0; s < k; ++s) {
             const int32_t at = found[q * k + s];
@@ -257,7 +291,8 @@ void PreparedKeys::search(const Codebook& book, const float* z, int count, int k
 
 struct KeyInitializer::Scratch {
     Buffer added, hits, search;
-    std::vector<int32_t> found;
+    SearchTable table;
+    BufferOf<int32_t> found;
 };
 
 KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t seed, int batch_size)
@@ -266,7 +301,7 @@ KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t 
     const int block = isa_.block;
     const int64_t size = static_cast<int64_t>(blocks_) * block;
     for (int i = 0; i < c; ++i) {
-        Buffer packed(size * d), sums(size * d), counts(size), half(size);
+        Buffer packed(size * d), sums(size * d), counts(size);
         std::fill(packed.data(), packed.data() + size * d, 0.0f);
         for (int p = 0; p < m; ++p)
             for (int j = 0; j < d; ++j)
@@ -277,7 +312,6 @@ KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t 
         keys_.push_back(std::move(packed));
         sums_.push_back(std::move(sums));
         counts_.push_back(std::move(counts));
-        half_.push_back(std::move(half));
     }
 }
 
@@ -294,23 +328,22 @@ void KeyInitializer::update(const float* z, int64_t n, int threads) {
     threads = team(threads, 2.0 * static_cast<double>(n) * c_ * m_ * d_);
     const int64_t batches = (n + batch_size_ - 1) / batch_size_;
     Buffer turned(n * c_ * d_);  // [codebook][example][d]
+    const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
+    auto each = of_each(threads, [&] {
+        return Scratch{Buffer(size * d_), Buffer(size), Buffer(search_scratch(isa_, blocks_, d_, kQueries, 1)),
+                       SearchTable(isa_, size, d_), BufferOf<int32_t>(batch_size_)};
+    });
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
         for (int64_t e = 0; e < n; ++e)
             for (int i = 0; i < c_; ++i)
                 copy_row(turned.data() + (i * n + e) * d_, z + (e * c_ + i) * d_, d_);
-        Scratch scratch;
-        const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
-        scratch.added = Buffer(size * d_);
-        scratch.hits = Buffer(size);
-        scratch.search = Buffer(4 * isa_.width * std::max(kQueries, d_));
-        scratch.found.resize(static_cast<size_t>(batch_size_));
 #pragma omp for schedule(dynamic)
         for (int i = 0; i < c_; ++i)  // a codebook's batches follow one another; codebooks know nothing of each other
             for (int64_t b = 0; b < batches; ++b) {
                 const int count = static_cast<int>(std::min<int64_t>(batch_size_, n - b * batch_size_));
-                update_codebook(i, turned.data() + (i * n + b * batch_size_) * d_, count, step_ + static_cast<uint64_t>(b), scratch);
+                update_codebook(i, turned.data() + (i * n + b * batch_size_) * d_, count, step_ + static_cast<uint64_t>(b), each[thread_number()]);
             }
     }
     step_ += static_cast<uint64_t>(batches);
@@ -320,20 +353,18 @@ void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step
     const int block = isa_.block, d = d_;
     const int64_t size = static_cast<int64_t>(blocks_) * block;
     float* keys = keys_[static_cast<size_t>(i)].data();
-    float* half = half_[static_cast<size_t>(i)].data();
     float* counts = counts_[static_cast<size_t>(i)].data();
-    isa_.half_norms(keys, d, blocks_, half);
-    std::fill(half + m_, half + size, std::numeric_limits<float>::infinity());
+    scratch.table.fill(keys, m_);
     for (int q = 0; q < n; q += kQueries)
-        isa_.nearest(z + q * d, std::min(kQueries, n - q), d, keys, half, blocks_,
-                     scratch.search.data(), &scratch.found[static_cast<size_t>(q)]);
+        isa_.nearest(z + q * d, std::min(kQueries, n - q), d, scratch.table.packed(), scratch.search.data(),
+                     scratch.found.data() + q);
     float* added = scratch.added.data();
     float* hits = scratch.hits.data();
     std::fill(added, added + size * d, 0.0f);
     std::fill(hits, hits + size, 0.0f);
     const auto key_at = [&](float* packed, int pair) { return packed + static_cast<int64_t>(pair / block) * d * block + pair % block; };
     for (int q = 0; q < n; ++q) {
-        const int pair = scratch.found[static_cast<size_t>(q)];
+        const int pair = scratch.found.data()[q];
         if (pair < 0) continue;
         hits[pair] += 1.0f;
         float* to = key_at(added, pair);
@@ -376,9 +407,10 @@ void logits(const uint16_t* codes, int64_t n, int c, int k, const float* values,
     const bool pad = v < ld && n >= 2 * m;  // rows in whole vectors are worth a copy where each is read often
     const float share = 1.0f / static_cast<float>(c);
     Buffer parts(groups * rows * ld);
+    auto each = of_each(threads, [&] { return Buffer(pad ? books * m * ld : 0); });
 #pragma omp parallel num_threads(threads)
     {
-        Buffer padded(pad ? books * m * ld : 0);
+        Buffer& padded = each[thread_number()];
         if (pad) std::fill(padded.data(), padded.data() + books * m * ld, 0.0f);
         for (int64_t start = 0; start < n; start += rows) {
             const int count = static_cast<int>(std::min(rows, n - start));
@@ -417,12 +449,13 @@ void gradient(const uint16_t* codes, int64_t n, int c, int k, const float* resid
     const bool pad = v < ld && n >= 2 * m;
     const float share = 1.0f / static_cast<float>(c);
     Buffer g(n * ld);
+    auto each = of_each(threads, [&] { return Buffer(pad ? books * m * ld : 0); });
 #pragma omp parallel num_threads(threads)
     {
+        Buffer& padded = each[thread_number()];
 #pragma omp for schedule(static)
         for (int64_t e = 0; e < n; ++e)
             for (int64_t j = 0; j < ld; ++j) g.data()[e * ld + j] = j < v ? residuals[e * v + j] * share : 0.0f;
-        Buffer padded(pad ? books * m * ld : 0);
 #pragma omp for schedule(dynamic)
         for (int i = 0; i < c; i += books) {
             const int width = std::min(books, c - i);
@@ -466,6 +499,13 @@ struct ValueTrainer::Batch {
     std::vector<uint16_t> row;
     std::vector<int32_t> first, next;
     std::vector<float> weights;  // of an example's slots; empty where all are alike
+    void make_room(size_t examples, size_t k, size_t pairs) {
+        entries.resize(examples * k);
+        next.resize(examples * k);
+        row.resize(std::min(examples * k, pairs));
+        first.resize(row.size());
+        weights.reserve(examples);
+    }
     Hits hits() const { return {distinct, row.data(), first.data(), next.data()}; }
 };
 
@@ -546,12 +586,6 @@ void ValueTrainer::advance() {
 void ValueTrainer::collect(Batch& batch, Worker& worker, const uint16_t* codes, const int64_t* order, int examples,
                            int codebook, int k) {
     const size_t entries = static_cast<size_t>(examples) * static_cast<size_t>(k);
-    if (batch.entries.size() < entries) {
-        batch.entries.resize(entries);
-        batch.next.resize(entries);
-        batch.row.resize(std::min(entries, static_cast<size_t>(m_)));
-        batch.first.resize(batch.row.size());
-    }
     bool even = true;
     for (int e = 0; e < examples; ++e)
         for (int s = 0; s < k; ++s) {
@@ -590,7 +624,6 @@ void ValueTrainer::gather(const Batch& batch, int codebook, int k, int examples,
 }
 
 void ValueTrainer::sum_rows(const Batch& batch, int k, Worker& worker) {
-    if (!worker.sums.data()) worker.sums = Buffer(static_cast<int64_t>(m_) * size_);
     const bool single = batch.weights.empty();
     const float weight = single && options_.mean ? 1.0f / static_cast<float>(k) : 1.0f;
     for (int u = 0; u < batch.distinct; ++u) {
@@ -667,10 +700,16 @@ double ValueTrainer::train(const uint16_t* codes, int64_t n, int k, const int64_
     double total = 0;
     float scale = 1.0f;
     const float share = 1.0f / static_cast<float>(c_);
+    for (std::vector<Batch>& batches_seen : seen)
+        for (Batch& batch : batches_seen) batch.make_room(static_cast<size_t>(most), static_cast<size_t>(k), static_cast<size_t>(m_));
+    const bool sums = options_.l2 != 0 || options_.gradient_clip > 0;
+    const int64_t retrieved = std::min<int64_t>(static_cast<int64_t>(most) * k, m_);
+    auto each = of_each(threads, [&] {
+        return Worker{std::vector<int32_t>(static_cast<size_t>(m_), -1), Buffer(sums ? retrieved * size_ : 0)};
+    });
 #pragma omp parallel num_threads(threads)
     {
-        Worker worker;
-        worker.slot.assign(static_cast<size_t>(m_), -1);
+        Worker& worker = each[thread_number()];
         for (int64_t b = 0; b <= batches; ++b) {
             const int64_t* rows = order + b * batch_size;
             const int examples = static_cast<int>(std::min<int64_t>(batch_size, count - b * batch_size));
@@ -744,7 +783,7 @@ double multiply_add_peak(int threads) {
         std::vector<double> sink(static_cast<size_t>(threads));
         const auto start = std::chrono::steady_clock::now();
 #pragma omp parallel num_threads(threads)
-        sink[static_cast<size_t>(thread_number())] = kernel.multiply_adds(repeats);
+        sink[thread_number()] = kernel.multiply_adds(repeats);
         const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
         if (sink[0] == 0.12345) std::abort();  // keeps the work alive
         best = std::max(best, 2.0 * 12 * kernel.width * static_cast<double>(repeats) * threads / seconds.count());

@@ -18,21 +18,39 @@ std::vector<std::string> available();
 
 void* allocate(size_t bytes);  // on pages as large as the system gives, not initialised; freed by std::free
 
-class Buffer {
+template <class T>
+class BufferOf {
    public:
-    Buffer() = default;
-    explicit Buffer(int64_t floats) : data_(static_cast<float*>(allocate(sizeof(float) * static_cast<size_t>(floats)))) {}
-    float* data() { return data_.get(); }
-    const float* data() const { return data_.get(); }
+    BufferOf() = default;
+    explicit BufferOf(int64_t count) : data_(static_cast<T*>(allocate(sizeof(T) * static_cast<size_t>(count)))) {}
+    T* data() { return data_.get(); }
+    const T* data() const { return data_.get(); }
 
    private:
     struct Free {
-        void operator()(float* p) const { std::free(p); }
+        void operator()(T* p) const { std::free(p); }
     };
-    std::unique_ptr<float, Free> data_;
+    std::unique_ptr<T, Free> data_;
 };
+using Buffer = BufferOf<float>;
 
 void project(const float* x, int64_t n, int f, const float* projection, int64_t columns, float* z, int threads);
+
+// What a search reads beside the keys of a codebook; filled again when those change.
+class SearchTable {
+   public:
+    // For at most `size` keys, which is a whole number of blocks.
+    SearchTable(const Isa& isa, int64_t size, int d);
+    void fill(const float* packed_keys, int count);
+    Packed packed() const { return packed_; }
+
+   private:
+    const Isa& isa_;
+    int d_;
+    Packed packed_{};  // points into what follows, which a move leaves in place
+    Buffer half_;
+    BufferOf<int32_t> rounded_, rounded_half_;
+};
 
 class PreparedKeys {
    public:
@@ -45,9 +63,8 @@ class PreparedKeys {
    private:
     struct Codebook {
         Buffer keys;                // [block][d][block size], masked pairs left out
-        std::vector<float> half;    // infinite for the padding
         std::vector<uint16_t> ids;  // pair of each packed key
-        int blocks = 0;
+        std::unique_ptr<SearchTable> table;
     };
     void search(const Codebook& book, const float* z, int count, int k, float* scratch, int32_t* found,
                 uint16_t* codes, int64_t stride) const;
@@ -72,7 +89,7 @@ class KeyInitializer {
     const Isa& isa_;
     int c_, m_, d_, blocks_, batch_size_;
     uint64_t seed_, step_ = 0;
-    std::vector<Buffer> keys_, sums_, counts_, half_;
+    std::vector<Buffer> keys_, sums_, counts_;
 };
 
 bool codes_within(const uint16_t* codes, int64_t count, int m, int threads);

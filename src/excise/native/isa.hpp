@@ -35,6 +35,16 @@ struct Hits {
     const int32_t* next;  // -1 ends a chain
 };
 
+// The keys of one codebook as a search reads them; masked pairs are left out.
+struct Packed {
+    const float* keys;            // [block][d][block size]
+    const float* half;            // half the squared length of each, infinite for the padding
+    int count, blocks;
+    const int32_t* rounded;       // [block][two dimensions][block size]: the keys in whole steps, two to a number
+    const int32_t* rounded_half;  // half the squared length of each in whole steps
+    float step;                   // 0: search in floats
+};
+
 struct Isa {
     const char* name;
     int width;   // floats of a vector
@@ -45,13 +55,12 @@ struct Isa {
     // out[r][col] = sum over f, in order, of x[r * ldx + f * next] * panel[f * stride + col].
     void (*project)(const float* x, int64_t ldx, int64_t next, int rows, int f, const float* panel, int64_t stride,
                     int cols, float* out, int64_t ldo);
-    // Index of the nearest packed key of each query z[q][d], -1 if none; scratch holds 2 * width * queries
-    // floats, and at least 4 * width * d.
-    void (*nearest)(const float* z, int queries, int d, const float* keys, const float* half, int blocks,
-                    float* scratch, int32_t* out);
-    // The k nearest, in order; scratch holds (block + width) * blocks * queries + blocks + 1 floats.
-    void (*nearest_k)(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
-                      float* scratch, int32_t* out);
+    // Index of the nearest packed key of each query z[q][d], -1 if none; scratch holds `search_scratch` floats.
+    void (*nearest)(const float* z, int queries, int d, const Packed& keys, float* scratch, int32_t* out);
+    // The k nearest, in order.
+    void (*nearest_k)(const float* z, int queries, int d, int k, const Packed& keys, float* scratch, int32_t* out);
+    // Fills `rounded` and `rounded_half` and returns the step. Null where whole numbers would not be faster.
+    float (*round_keys)(const float* keys, const float* half, int d, int blocks, int32_t* rounded, int32_t* rounded_half);
     void (*half_norms)(const float* keys, int d, int blocks, float* half);
     // One step of the moving averages of one codebook, all in packed layout.
     void (*average)(float* keys, float* sums, float* counts, const float* added, const float* hits, int d, int blocks,
@@ -76,7 +85,8 @@ struct Isa {
     double (*multiply_adds)(int64_t repeats);  // 12 independent chains of vectors: how fast the machine can go at all
 };
 
-const Isa* avx512();  // null where it was not built or the machine lacks it
+const Isa* avx512vnni();  // null where it was not built or the machine lacks it
+const Isa* avx512();
 const Isa* avx2();
 const Isa* neon();
 const Isa* plain();

@@ -2,6 +2,7 @@
 #pragma once
 #include <cfloat>
 #include <cstring>
+#include <type_traits>
 
 #include "isa.hpp"
 #include "simd.hpp"
@@ -53,6 +54,18 @@ inline Vec least_of_block(const Vec acc[KT]) {
     EXCISE_UNROLL
     for (int t = 1; t < KT; ++t) least = Vec::min(least, acc[t]);
     return least;
+}
+
+// Calls f with the key size, as a constant for the sizes that matter most, else 0: then the size is read at run time.
+template <class F>
+void with_key_size(int d, F f) {
+    switch (d) {
+        case 4: return f(std::integral_constant<int, 4>());
+        case 6: return f(std::integral_constant<int, 6>());
+        case 8: return f(std::integral_constant<int, 8>());
+        case 14: return f(std::integral_constant<int, 14>());
+        default: return f(std::integral_constant<int, 0>());
+    }
 }
 
 // ---- one nearest key ------------------------------------------------------------------------------------------------
@@ -136,8 +149,7 @@ void nearest_codebook(const float* z, int queries, int d, const float* keys, con
 constexpr int kFewKeys = 512;
 
 template <int D>
-void nearest_of_few(const float* z, int queries, int d, const float* keys, const float* half, int blocks,
-                    float* scratch, int32_t* out) {
+void nearest_of_few(const float* z, int queries, int d, const excise::Packed& packed, float* scratch, int32_t* out) {
     constexpr int QV = Vec::query_tile < 4 ? 2 : 4, lanes = QV * W;
     const int n = D ? D : d;
     for (int from = 0; from < queries; from += lanes) {
@@ -151,14 +163,14 @@ void nearest_of_few(const float* z, int queries, int d, const float* keys, const
             least[v] = Vec::all(HUGE_VALF);
             where[v] = Vec::all_int(-1);
         }
-        for (int key = 0; key < blocks * BK && half[key] <= FLT_MAX; key += 4) {
-            const float* first = keys + static_cast<int64_t>(key / BK) * n * BK + key % BK;
+        for (int key = 0; key < packed.count; key += 4) {
+            const float* first = packed.keys + static_cast<int64_t>(key / BK) * n * BK + key % BK;
             const float* column = scratch;
             EXCISE_RELOAD(column);
             Vec acc[4][QV];
             EXCISE_UNROLL
             for (int i = 0; i < 4; ++i) {
-                const Vec start = Vec::all(half[key + i]);
+                const Vec start = Vec::all(packed.half[key + i]);
                 EXCISE_UNROLL
                 for (int v = 0; v < QV; ++v) acc[i][v] = start;
             }
@@ -191,22 +203,12 @@ void nearest_of_few(const float* z, int queries, int d, const float* keys, const
     }
 }
 
-template <int D>
-void nearest_any(const float* z, int queries, int d, const float* keys, const float* half, int blocks, float* scratch,
-                 int32_t* out) {
-    const bool few = blocks * BK <= kFewKeys && queries >= W;
-    (few ? nearest_of_few<D> : nearest_codebook<D>)(z, queries, d, keys, half, blocks, scratch, out);
-}
-
-void nearest(const float* z, int queries, int d, const float* keys, const float* half, int blocks, float* scratch,
-             int32_t* out) {
-    switch (d) {
-        case 4: return nearest_any<4>(z, queries, d, keys, half, blocks, scratch, out);
-        case 6: return nearest_any<6>(z, queries, d, keys, half, blocks, scratch, out);
-        case 8: return nearest_any<8>(z, queries, d, keys, half, blocks, scratch, out);
-        case 14: return nearest_any<14>(z, queries, d, keys, half, blocks, scratch, out);
-        default: return nearest_any<0>(z, queries, d, keys, half, blocks, scratch, out);
-    }
+void nearest(const float* z, int queries, int d, const excise::Packed& packed, float* scratch, int32_t* out) {
+    with_key_size(d, [&](auto size) {
+        constexpr int D = decltype(size)::value;
+        if (packed.blocks * BK <= kFewKeys && queries >= W) return nearest_of_few<D>(z, queries, d, packed, scratch, out);
+        nearest_codebook<D>(z, queries, d, packed.keys, packed.half, packed.blocks, scratch, out);
+    });
 }
 
 // ---- the k nearest keys ---------------------------------------------------------------------------------------------
@@ -267,8 +269,9 @@ struct Candidates {
 
     // Orders the candidates by score, then by key, and keeps the first k.
     void rank(int k) {
-        int64_t key[kCandidates + BK];
-        int32_t at[kCandidates + BK];
+        constexpr int kTogether = 8;
+        int64_t key[kCandidates + BK + kTogether];
+        int32_t at[kCandidates + BK + kTogether];
         for (int i = 0; i < count; ++i) {
             const float x = score[i] + 0.0f;  // -0 is 0
             int32_t bits;
@@ -276,10 +279,12 @@ struct Candidates {
             bits ^= (bits >> 31) & 0x7fffffff;
             key[i] = static_cast<int64_t>(bits) * (int64_t{1} << 32) + id[i];
         }
-        for (int i = 0; i < count; ++i) {
-            int32_t smaller = 0;
-            for (int j = 0; j < count; ++j) smaller += key[j] < key[i];
-            at[i] = smaller;
+        for (int i = count; i < count + kTogether; ++i) key[i] = INT64_MAX;
+        for (int i = 0; i < count; i += kTogether) {
+            int64_t smaller[kTogether] = {};
+            for (int j = 0; j < count; ++j)
+                for (int l = 0; l < kTogether; ++l) smaller[l] += key[j] < key[i + l];
+            for (int l = 0; l < kTogether; ++l) at[i + l] = static_cast<int32_t>(smaller[l]);
         }
         float sorted_score[kCandidates + BK];
         int32_t sorted_id[kCandidates + BK];
@@ -293,15 +298,10 @@ struct Candidates {
     }
 };
 
+// Of the keys in the blocks `hits` whose score is within the limit, the k nearest.
 template <int D, bool kKeep>
-void select(const float* z, int d, const float* keys, const float* half, const float* scores, const float* minima,
-            int blocks, int k, int32_t* hits, int32_t* out) {
-    float limit = bound(minima, blocks, k);
-    int hit = 0;
-    for (int b = 0; b < blocks; ++b) {
-        hits[hit] = b;
-        hit += Vec::bits(Vec::load(minima + static_cast<int64_t>(b) * W) <= Vec::all(limit)) != 0;
-    }
+void select(const float* z, int d, const float* keys, const float* half, const float* scores, int k, float limit,
+            const int32_t* hits, int hit, int32_t* out) {
     Candidates found;
     for (int h = 0; h < hit; ++h) {
         Vec acc[1][KT];
@@ -340,8 +340,16 @@ void nearest_k_codebook(const float* z, int queries, int d, int k, const float* 
         for (; q < queries; ++q)
             score_tile<1, D, kKeep>(z + q * n, d, keys, half, from, to, blocks, scores + q * ld, minima + q * minima_ld);
     }
-    for (int q = 0; q < queries; ++q)
-        select<D, kKeep>(z + q * n, d, keys, half, scores + q * ld, minima + q * minima_ld, blocks, k, hits, out + q * k);
+    for (int q = 0; q < queries; ++q) {
+        const float* own = minima + q * minima_ld;
+        const float limit = bound(own, blocks, k);
+        int hit = 0;
+        for (int b = 0; b < blocks; ++b) {
+            hits[hit] = b;
+            hit += Vec::bits(Vec::load(own + static_cast<int64_t>(b) * W) <= Vec::all(limit)) != 0;
+        }
+        select<D, kKeep>(z + q * n, d, keys, half, scores + q * ld, k, limit, hits, hit, out + q * k);
+    }
 }
 
 template <int D>
@@ -351,15 +359,10 @@ void nearest_k_any(const float* z, int queries, int d, int k, const float* keys,
                                                                                  scratch, out);
 }
 
-void nearest_k(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
-               float* scratch, int32_t* out) {
-    switch (d) {
-        case 4: return nearest_k_any<4>(z, queries, d, k, keys, half, blocks, scratch, out);
-        case 6: return nearest_k_any<6>(z, queries, d, k, keys, half, blocks, scratch, out);
-        case 8: return nearest_k_any<8>(z, queries, d, k, keys, half, blocks, scratch, out);
-        case 14: return nearest_k_any<14>(z, queries, d, k, keys, half, blocks, scratch, out);
-        default: return nearest_k_any<0>(z, queries, d, k, keys, half, blocks, scratch, out);
-    }
+void nearest_k(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch, int32_t* out) {
+    with_key_size(d, [&](auto size) {
+        nearest_k_any<decltype(size)::value>(z, queries, d, k, packed.keys, packed.half, packed.blocks, scratch, out);
+    });
 }
 
 // ---- projection -----------------------------------------------------------------------------------------------------

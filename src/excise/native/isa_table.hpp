@@ -2,6 +2,9 @@
 #pragma once
 #include "isa_search.hpp"
 #include "isa_values.hpp"
+#if defined(EXCISE_VNNI)
+#include "isa_integer.hpp"
+#endif
 
 namespace {
 
@@ -13,8 +16,14 @@ excise::Isa make_table(const char* name) {
     isa.panel = 2 * W;
     isa.tile = Vec::project_tile;
     isa.project = project;
+#if defined(EXCISE_VNNI)
+    isa.nearest = nearest_or_rounded;
+    isa.nearest_k = nearest_k_or_rounded;
+    isa.round_keys = round_keys;
+#else
     isa.nearest = nearest;
     isa.nearest_k = nearest_k;
+#endif
     isa.half_norms = half_norms;
     isa.average = average;
     isa.gather = gather;

@@ -5,7 +5,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <stdexcept>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 #include "engine.hpp"
 
@@ -37,15 +42,24 @@ bool is_mean(const std::string& decoder) {
     return decoder == "mean";
 }
 
-int at_least_one(int threads) { return threads < 1 ? 1 : threads; }
+// The threads of OpenMP do not survive a fork: a child that asked for some would wait for ever, so it works alone.
+std::atomic<bool> forked{false};
+
+int allowed(int threads) { return threads < 1 || forked ? 1 : threads; }
+
+template <class A>
+void require_no_empty_axis(const A& array, const char* message) {
+    for (size_t i = 0; i < array.ndim(); ++i) require(array.shape(i) > 0, message);
+}
 
 Out<float> py_project(In<float, 2> x, In<float, 2> projection, int threads) {
+    require_no_empty_axis(projection, "projection (f, c*d) must have no axis of length 0");
     require(x.shape(1) == projection.shape(0), "x (n, f) and projection (f, c*d) differ in f");
     float* z;
     auto out = make<float>({x.shape(0), projection.shape(1)}, z);
     nb::gil_scoped_release release;
     project(x.data(), static_cast<int64_t>(x.shape(0)), static_cast<int>(x.shape(1)), projection.data(),
-            static_cast<int64_t>(projection.shape(1)), z, at_least_one(threads));
+            static_cast<int64_t>(projection.shape(1)), z, allowed(threads));
     return out;
 }
 
@@ -56,12 +70,13 @@ Out<uint16_t> py_nearest(const PreparedKeys& keys, In<float, 3> z, int k, int th
     uint16_t* codes;
     auto out = make<uint16_t>({z.shape(0), z.shape(1), static_cast<size_t>(k)}, codes);
     nb::gil_scoped_release release;
-    keys.nearest(z.data(), static_cast<int64_t>(z.shape(0)), k, codes, at_least_one(threads));
+    keys.nearest(z.data(), static_cast<int64_t>(z.shape(0)), k, codes, allowed(threads));
     return out;
 }
 
 Out<float> py_logits(In<uint16_t, 3> codes, In<float, 3> values, const std::string& decoder, int threads) {
     const bool mean = is_mean(decoder);
+    require_no_empty_axis(values, "values (c, m, v) must have no axis of length 0");
     require(codes.shape(1) == values.shape(0), "codes (n, c, k) and values (c, m, v) differ in c");
     float* data;
     auto out = make<float>({codes.shape(0), values.shape(2)}, data);
@@ -69,11 +84,11 @@ Out<float> py_logits(In<uint16_t, 3> codes, In<float, 3> values, const std::stri
     bool within;
     {
         nb::gil_scoped_release release;
-        within = codes_within(codes.data(), static_cast<int64_t>(codes.size()), m, at_least_one(threads));
+        within = codes_within(codes.data(), static_cast<int64_t>(codes.size()), m, allowed(threads));
         if (within)
             logits(codes.data(), static_cast<int64_t>(codes.shape(0)), static_cast<int>(codes.shape(1)),
                    static_cast<int>(codes.shape(2)), values.data(), m, static_cast<int>(values.shape(2)), mean, data,
-                   at_least_one(threads));
+                   allowed(threads));
     }
     require(within, "a code names a pair that the table does not have");
     return out;
@@ -83,17 +98,17 @@ Out<float> py_gradient(In<uint16_t, 3> codes, In<float, 2> residuals, int pairs,
                        int threads) {
     const bool mean = is_mean(decoder);
     require(codes.shape(0) == residuals.shape(0), "codes (n, c, k) and residuals (n, v) differ in n");
-    require(pairs >= 1, "pairs must be positive");
+    require(pairs >= 1 && codes.shape(1) >= 1 && residuals.shape(1) >= 1, "pairs, codebooks and classes must be positive");
     float* table;
     auto out = make<float>({codes.shape(1), static_cast<size_t>(pairs), residuals.shape(1)}, table);
     bool within;
     {
         nb::gil_scoped_release release;
-        within = codes_within(codes.data(), static_cast<int64_t>(codes.size()), pairs, at_least_one(threads));
+        within = codes_within(codes.data(), static_cast<int64_t>(codes.size()), pairs, allowed(threads));
         if (within)
             gradient(codes.data(), static_cast<int64_t>(codes.shape(0)), static_cast<int>(codes.shape(1)),
                      static_cast<int>(codes.shape(2)), residuals.data(), pairs, static_cast<int>(residuals.shape(1)),
-                     mean, table, at_least_one(threads));
+                     mean, table, allowed(threads));
     }
     require(within, "a code names a pair that the table does not have");
     return out;
@@ -149,7 +164,7 @@ double py_train(ValueTrainer& trainer, In<uint16_t, 3> codes, In<int64_t, 1> lab
             within = codes_within(codes.data() + order.data()[i] * width, width, trainer.pairs(), 1);
         if (within)
             loss = trainer.train(codes.data(), n, static_cast<int>(codes.shape(2)), labels.data(), order.data(), count,
-                                 batch_size, at_least_one(threads));
+                                 batch_size, allowed(threads));
     }
     require(within, "a code names a pair that the table does not have");
     return loss;
@@ -159,10 +174,14 @@ double py_train(ValueTrainer& trainer, In<uint16_t, 3> codes, In<int64_t, 1> lab
 
 NB_MODULE(_native, m) {
     m.doc() = "Compiled kernels; excise.bottleneck.reference says in numpy what each of them computes.";
+#if defined(__unix__) || defined(__APPLE__)
+    pthread_atfork(nullptr, nullptr, [] { forked = true; });
+#endif
     m.def("backend", [] { return std::string(isa().name); });
     m.def("available", &available);
     m.def("use", &use);
-    m.def("fma_peak", &multiply_add_peak, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());
+    m.def("fma_peak", [](int threads) { return multiply_add_peak(allowed(threads)); }, nb::arg("threads"),
+          nb::call_guard<nb::gil_scoped_release>());
     m.def("project", &py_project, nb::arg("x"), nb::arg("projection"), nb::arg("threads") = 1);
     m.def("logits", &py_logits, nb::arg("codes"), nb::arg("values"), nb::arg("decoder"), nb::arg("threads") = 1);
     m.def("gradient", &py_gradient, nb::arg("codes"), nb::arg("residuals"), nb::arg("pairs"), nb::arg("decoder"),
@@ -172,6 +191,7 @@ NB_MODULE(_native, m) {
         .def(
             "__init__",
             [](PreparedKeys* self, In<float, 3> keys, std::optional<In<bool, 2>> live) {
+                require_no_empty_axis(keys, "keys (c, m, d) must have no axis of length 0");
                 require(!live || (live->shape(0) == keys.shape(0) && live->shape(1) == keys.shape(1)),
                         "live (c, m) does not fit the keys (c, m, d)");
                 new (self) PreparedKeys(keys.data(), static_cast<int>(keys.shape(0)), static_cast<int>(keys.shape(1)),
@@ -183,6 +203,7 @@ NB_MODULE(_native, m) {
         .def(
             "__init__",
             [](KeyInitializer* self, In<float, 3> keys, uint64_t seed, int batch_size) {
+                require_no_empty_axis(keys, "keys (c, m, d) must have no axis of length 0");
                 require(batch_size >= 1, "batch_size must be positive");
                 new (self) KeyInitializer(keys.data(), static_cast<int>(keys.shape(0)), static_cast<int>(keys.shape(1)),
                                           static_cast<int>(keys.shape(2)), seed, batch_size);
@@ -195,7 +216,7 @@ NB_MODULE(_native, m) {
                             static_cast<int>(z.shape(2)) == self.key_dim(),
                         "z (n, c, d) does not fit the keys (c, m, d)");
                 nb::gil_scoped_release release;
-                self.update(z.data(), static_cast<int64_t>(z.shape(0)), at_least_one(threads));
+                self.update(z.data(), static_cast<int64_t>(z.shape(0)), allowed(threads));
             },
             nb::arg("z"), nb::arg("threads") = 1)
         .def("keys", [](const KeyInitializer& self) {
@@ -210,6 +231,7 @@ NB_MODULE(_native, m) {
         .def(
             "__init__",
             [](ValueTrainer* self, In<float, 3> values, nb::object options) {
+                require_no_empty_axis(values, "values (c, m, v) must have no axis of length 0");
                 new (self) ValueTrainer(values.data(), static_cast<int>(values.shape(0)),
                                         static_cast<int>(values.shape(1)), static_cast<int>(values.shape(2)),
                                         read_options(options), 1);
@@ -225,7 +247,7 @@ NB_MODULE(_native, m) {
                                         static_cast<size_t>(self.classes())},
                                        data);
                 nb::gil_scoped_release release;
-                self.values(data, at_least_one(threads));
+                self.values(data, allowed(threads));
                 return out;
             },
             nb::arg("threads") = 1);
