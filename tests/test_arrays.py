@@ -17,7 +17,14 @@ def test_chunks_are_whole_batches_within_memory(row: int, memory: float, multipl
     rows = chunk_rows(row, memory, multiple)
     assert rows > 0
     assert rows % multiple == 0
-    assert rows == multiple or rows * row * 3 <= memory * 2**20
+    assert rows == multiple or rows * row <= memory * 2**20
+
+
+def test_chunks_leave_room_for_tables_and_end_in_a_second() -> None:
+    assert chunk_rows(1024, 8, 1) == 8192
+    assert chunk_rows(1024, 8, 1, tables=4 * 2**20) == 4096
+    assert chunk_rows(1024, 8, 1, tables=2**30) == 2048
+    assert chunk_rows(1024, 8, 1, multiply_adds=10**8) == 400
 
 
 @given(st.integers(0, 30), st.integers(1, 40), st.booleans(), st.sampled_from(["f2", "f4", "f8", ">f4", "i8"]))
@@ -44,11 +51,14 @@ def test_contiguous_float32_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "what"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity"), (3.5e38, "too large for float32")]
+    ("value", "what"),
+    [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity"), (3.5e38, "too large"), (-1.1e15, "too large")],
 )
-def test_what_is_not_finite_is_refused(value: float, what: str) -> None:
-    with pytest.raises(InputError, match=f"^Input X contains .*{what}"):
-        finite_float32(np.array([[0.0, value]]))
+@pytest.mark.parametrize("order", [None, np.array([2, 1, 0])])
+def test_what_has_no_distance_is_refused_by_its_place(value: float, what: str, order: Any) -> None:
+    features = np.array([[0.0, 1e15], [0.0, value], [0.0, 0.0]])
+    with pytest.raises(InputError, match=f"^Input X contains .*{what}.*, as in row 1, column 1: "):
+        list(read_chunks(features, 1, order))
 
 
 def test_only_what_is_read_is_refused() -> None:

@@ -4,6 +4,7 @@ import copy
 import errno
 import os
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from conftest import SMALL, blobs
 from excise import ExciseError, InputError, KeyValueClassifier
 from excise import estimator as module
+from excise.bottleneck import kernels, reference
 from excise.bottleneck.reference import NO_PAIR
 
 VARIANTS = [
@@ -29,6 +31,12 @@ VARIANTS = [
     {"gate_unused": True, "label_smoothing": 0.1, "gradient_clip": 1.0},
     {"l2": 1e-4, "key_epochs": 0},
 ]
+
+
+TOO_LARGE = (
+    "Input X contains infinity or a value too large for float32 distances, as in row 70, column 2: "
+    "features must lie within +-1e+15; scale them"
+)
 
 
 def small(**changes: Any) -> KeyValueClassifier:
@@ -57,6 +65,110 @@ def test_same_seed_gives_same_bytes_for_any_number_of_threads(data: Any, changes
     assert same(one, two)
     assert one.history_ == two.history_
     assert one.logits(data[0]).tobytes() == two.logits(data[0]).tobytes()
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_threads_that_share_the_work_give_the_same_bytes(changes: dict[str, Any]) -> None:
+    """Large enough that every kernel wakes a second thread, which small work does not."""
+    X, y = blobs(400, features=40, classes=13)
+    changes = {"codebooks": 64, "pairs": 80, "batch_size": 200, "epochs": 3, **changes}
+    one, two = (small(n_jobs=n_jobs, **changes).fit(X, y) for n_jobs in (1, 2))
+    assert same(one, two)
+    assert one.logits(X).tobytes() == two.logits(X).tobytes()
+
+
+def by_the_reference(X: Any, y: Any, model: KeyValueClassifier) -> tuple[Any, ...]:
+    """Projection, keys, codes, values and losses of the method, step by step, in readable numpy."""
+    generators = module._spawn_generators(model.random_state)
+    c, m, d, classes = model.codebooks, model.pairs, model.key_dim, len(np.unique(y))
+    projection = generators.projection.standard_normal((c, X.shape[1], d), dtype=np.float32)
+    projection = (projection / np.linalg.norm(projection.astype(np.float64), axis=1, keepdims=True)).transpose(1, 0, 2)
+    z = reference.project(X, projection.astype(np.float32).reshape(len(projection), c * d)).reshape(len(X), c, d)
+    keys = generators.keys.standard_normal((c, m, d), dtype=np.float32)
+    initializer = reference.KeyInitializer(keys, int(generators.keys.integers(2**63)), model.batch_size)
+    for _ in range(model.key_epochs):
+        initializer.update(z[generators.keys.permutation(len(X))])
+    codes = reference.PreparedKeys(initializer.keys()).nearest(z, model.top_k)
+    draw = {
+        "zeros": np.zeros,
+        "uniform": lambda shape, dtype: generators.values.random(shape, dtype=dtype),
+        "normal": lambda shape, dtype: generators.values.standard_normal(shape, dtype=dtype),
+    }[model.value_init]
+    names = ("solver", "learning_rate", "label_smoothing", "gradient_clip", "l2", "decoder")
+    options = reference.Optimiser(**{name: getattr(model, name) for name in names})
+    trainer = reference.ValueTrainer(draw((c, m, classes), np.float32), options)
+    losses = [
+        trainer.train(codes, y, generators.order.permutation(len(X)), model.batch_size) / len(X)
+        for _ in range(model.epochs)
+    ]
+    return projection, initializer.keys(), codes, trainer.values(), losses
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"top_k": 3},
+        {"top_k": 2, "decoder": "sum"},
+        {"key_epochs": 0},
+        {"key_epochs": 3},
+        {"batch_size": 40},
+        {"epochs": 2},
+        {"value_init": "uniform"},
+        {"value_init": "normal"},
+        {"solver": "sgd", "learning_rate": 5.0},
+        {"learning_rate": 0.01},
+        {"label_smoothing": 0.2},
+        {"gradient_clip": 0.01},
+        {"l2": 0.05},
+        {"random_state": 3},
+    ],
+    ids=str,
+)
+def test_fit_is_the_method_step_by_step(data: Any, changes: dict[str, Any]) -> None:
+    """Every parameter has the effect that the reference gives it."""
+    model = small(**changes).fit(*data)
+    projection, keys, codes, values, losses = by_the_reference(*data, model)
+    assert np.allclose(model.bottleneck_.projection, projection, rtol=1e-6)
+    assert np.allclose(np.linalg.norm(model.bottleneck_.projection, axis=0), 1)
+    assert np.allclose(model.bottleneck_.keys, keys, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(model.training_codes_, codes)
+    assert np.allclose(model.bottleneck_.values, values, atol=0.02)  # Adam magnifies gradients that cancel
+    assert model.history_ == pytest.approx(losses, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["u1", ">f4", "f2"])
+def test_a_memory_map_of_any_type_is_never_read_whole(dtype: str, tmp_path: Path) -> None:
+    """10 MiB of features, coded and fitted within a quarter of it, as numpy counts its own memory."""
+    rng = np.random.default_rng(0)
+    X = np.lib.format.open_memmap(
+        tmp_path / "X.npy", "w+", dtype, (40_000, 10 * 2**20 // 40_000 // np.dtype(dtype).itemsize)
+    )
+    X[:] = rng.integers(0, 255, X.shape)
+    X.flush()
+    mapped, y = np.load(tmp_path / "X.npy", mmap_mode="r"), np.arange(len(X)) % 3
+    tracemalloc.start()
+    try:
+        tight = {"codebooks": 4, "pairs": 4, "key_epochs": 1, "epochs": 1, "batch_size": 256, "working_memory": 1}
+        small(**tight).fit(mapped, y).codes(
+            mapped, out=np.memmap(tmp_path / "c", np.uint16, "w+", shape=(40_000, 4, 1))
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.5 * 2**20 + 3 * y.nbytes  # labels, their indices and the order of examples are held whole
+
+
+def test_working_memory_bounds_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = blobs(3000, features=200)
+    sizes = []
+    project = kernels.project
+    monkeypatch.setattr(kernels, "project", lambda x, *rest: sizes.append(x.nbytes) or project(x, *rest))
+    for memory, most in ((1, 2**20), (64, X.nbytes)):
+        sizes.clear()
+        small(working_memory=memory, key_epochs=1, batch_size=64).fit(X, y).codes(X)
+        assert max(sizes) <= most
+    assert max(sizes) == X.nbytes  # where there is room, all at once
 
 
 def test_another_seed_gives_another_model(data: Any) -> None:
@@ -159,6 +271,25 @@ def test_it_learns(data: Any) -> None:
 def test_training_codes_are_the_codes_of_the_training_data(model: KeyValueClassifier, data: Any) -> None:
     assert np.array_equal(model.training_codes_, model.codes(data[0]))
     assert np.array_equal(model.training_labels_, data[1])
+
+
+def test_training_labels_are_those_that_the_user_gave(data: Any) -> None:
+    names = np.array(["dog", "ant", "cat"])[data[1]]
+    model = small().fit(data[0], names)
+    assert np.array_equal(model.training_labels_, names)
+
+
+def test_a_mask_is_taken_as_it_is_now(model: KeyValueClassifier, data: Any) -> None:
+    assert not model.mask.any()
+    mask = np.random.default_rng(0).random((8, 16)) < 0.3
+    masked = model.with_mask(model.mask | mask)
+    logits, before = masked.logits(data[0]), mask.copy()
+    mask[:] = True
+    assert np.array_equal(masked.mask, before)
+    assert np.array_equal(masked.logits(data[0]), logits)
+    for array in (masked.mask, masked.bottleneck_.keys, masked.bottleneck_.values, masked.bottleneck_.projection):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
 
 
 def test_the_usage_gate_masks_what_no_example_selected(data: Any) -> None:
@@ -423,6 +554,11 @@ def test_from_preset() -> None:
         ({"decoder": "max"}, "decoder is 'max': use one of 'mean', 'sum'"),
         ({"solver": "lbfgs"}, "solver is 'lbfgs': use one of 'adam', 'sgd'"),
         ({"gate_unused": "no"}, "gate_unused is 'no': it must be True or False"),
+        ({"random_state": -1}, "random_state is -1: it must be a whole number from 0 to 4,294,967,295, or None"),
+        (
+            {"random_state": 2**32},
+            "random_state is 4294967296: it must be a whole number from 0 to 4,294,967,295, or None",
+        ),
         ({"n_jobs": 0}, "n_jobs is 0: use a positive number of threads, -1 for all cores, or None"),
     ],
     ids=str,
@@ -436,9 +572,10 @@ def test_a_bad_parameter_is_one_sentence(data: Any, changes: dict[str, Any], sen
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (np.nan, "Input X contains NaN: drop those rows or fill the missing values first"),
-        (np.inf, "Input X contains infinity or a value too large for float32: features must lie within +-3.4e38"),
-        (1e39, "Input X contains infinity or a value too large for float32: features must lie within +-3.4e38"),
+        (np.nan, "Input X contains NaN, as in row 70, column 2: drop such rows or fill the missing values"),
+        (np.inf, TOO_LARGE),
+        (1e39, TOO_LARGE),
+        (-1e16, TOO_LARGE),
     ],
 )
 def test_a_bad_feature_is_one_sentence(model: KeyValueClassifier, data: Any, value: float, sentence: str) -> None:
@@ -454,6 +591,36 @@ def test_a_bad_feature_is_one_sentence(model: KeyValueClassifier, data: Any, val
         with pytest.raises(InputError) as caught:
             refuse()
         assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("step", ["fit", "partial_fit"])
+def test_training_that_runs_away_is_refused(data: Any, step: str) -> None:
+    model = small().fit(*data)
+    before = copy.deepcopy(model)
+    model.set_params(learning_rate=3e38)
+    sentence = r"^training diverged: the loss of an epoch is (nan|inf); lower learning_rate"
+    with pytest.raises(InputError, match=sentence):
+        list(map(getattr(model, step), [data[0]] * 3, [data[1]] * 3))
+    assert same(model, before) or step == "partial_fit"
+    assert np.isfinite(model.predict_proba(data[0])).all()
+
+
+@pytest.mark.parametrize("changes", [{"codebooks": 9}, {"pairs": 8}, {"key_dim": 3}, {"top_k": 2}, {"decoder": "sum"}])
+def test_partial_fit_refuses_another_layout(data: Any, changes: dict[str, Any]) -> None:
+    model = small().partial_fit(*data, classes=range(3))
+    (name, value), built = next(iter(changes.items())), model.get_params()[next(iter(changes))]
+    sentence = f"{name} was changed to {value!r} after the keys were drawn with {built!r}"
+    with pytest.raises(InputError, match=sentence):
+        model.set_params(**changes).partial_fit(*data)
+
+
+def test_slow_kernels_are_said_once(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "WHY_SLOW", "excise runs on its numpy kernels, because of a test")
+    monkeypatch.setattr(kernels, "_told", False)
+    monkeypatch.delenv("EXCISE_KERNELS", raising=False)
+    with pytest.warns(UserWarning, match="because of a test"):
+        model = small().fit(*data)
+    model.predict(data[0])
 
 
 def test_refused_features_do_not_stop_the_moments(data: Any) -> None:

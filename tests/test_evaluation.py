@@ -38,6 +38,14 @@ def test_training_accuracy_is_looked_up(data: Any, gate_unused: bool) -> None:
     assert training_accuracy(model) == model.score(*data)
 
 
+def test_examples_and_labels_must_be_as_many(model: KeyValueClassifier, data: Any) -> None:
+    X, y = data
+    assert evaluate(model, X, y.tolist()).accuracy == model.score(X, y)
+    for rows, labels in ((X, y[:-1]), (X[:0], y[:0])):
+        with pytest.raises(InputError, match="pass as many of one as of the other, at least one"):
+            evaluate(model, rows, labels)
+
+
 def test_labels_are_found_by_value() -> None:
     classes = np.array(["ant", "bee"], dtype=object)
     assert label_indices(classes, np.array(["bee", "ant"])).tolist() == [1, 0]

@@ -305,7 +305,7 @@ def test_kernels_chosen_by_hand(chosen, says):
 def test_threads_are_counted_as_scikit_learn_counts(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [kernels.available_threads(n) for n in (None, 3, -1, -2, -99)] == [8, 3, 8, 7, 1]
+    assert [kernels.available_threads(n) for n in (None, 3, -1, -2, -99, 50_000)] == [8, 3, 8, 7, 1, 8]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert kernels.available_threads(None) == 2
     with pytest.raises(InputError, match="n_jobs is 0"):

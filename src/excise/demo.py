@@ -97,8 +97,7 @@ def split_digits(seed: int) -> Split:
 
 def forget_counts(model: KeyValueClassifier, label: int) -> Array:
     """How often the training examples of one class selected each pair: (c, m)."""
-    rows = model.training_labels_ == np.searchsorted(model.classes_, label)
-    return activation_counts(model.training_codes_[rows], model.pairs)
+    return activation_counts(model.training_codes_[model.training_labels_ == label], model.pairs)
 
 
 def forget_mask(model: KeyValueClassifier, label: int, size: int) -> Array:

@@ -19,7 +19,7 @@ from excise.bottleneck.keys import initialize_keys
 from excise.bottleneck.model import DECODERS, LONGEST_KEY, MOST_PAIRS, MOST_RETRIEVED, Bottleneck
 from excise.bottleneck.projection import draw_projection
 from excise.bottleneck.reference import Array, Optimiser
-from excise.bottleneck.values import STEPS_PER_CALL, initial_values, train_values
+from excise.bottleneck.values import STEPS_PER_CALL, finite_loss, initial_values, train_values
 from excise.errors import InputError
 from excise.features.arrays import empty_array
 from excise.forgetting.masks import unused_pairs
@@ -28,7 +28,6 @@ from excise.presets import preset
 SOLVERS = ("adam", "sgd")
 VALUE_INITS = ("zeros", "uniform", "normal")
 NEVER_COPIED = ("_training", "training_codes_", "training_labels_")
-FEATURE_TYPES = [np.float32, np.float64, np.float16]  # of X as it may stay; anything else becomes the first
 
 
 def _unused_need_not_be_known(model: "KeyValueClassifier") -> bool:
@@ -80,8 +79,8 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Projection (f, c, d), keys (c, m, d), values (c, m, v) and mask (c, m).
     history_ : list of float
         Mean training loss of each epoch.
-    training_codes_, training_labels_ : arrays (n, c, k) uint16 and (n,) int64
-        Codes of the training data and indices into `classes_`, after `fit`. They are personal data (the feature of an
+    training_codes_, training_labels_ : arrays (n, c, k) uint16 and (n,)
+        Codes of the training data and their labels, after `fit`. They are personal data (the feature of an
         example can be reconstructed from its code): saving, pickling, copying and masking leave them out.
     """
 
@@ -159,7 +158,7 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         mask = unused_pairs(codes, self.pairs) if self.gate_unused else None
         new.bottleneck_ = replace(bottleneck, values=values).with_mask(mask)
-        new.training_codes_, new.training_labels_ = codes, labels
+        new.training_codes_, new.training_labels_ = codes, new.classes_[labels]
         self.__dict__ = new.__dict__
         return self
 
@@ -180,6 +179,7 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             generators = _spawn_generators(self.random_state)
             bottleneck, history = new._draw_bottleneck(X, batch_size, generators), []
         else:
+            check_layout(self.get_params(deep=False), self.bottleneck_)
             bottleneck, history = self.bottleneck_, self.history_
         codes = new._code(bottleneck, X)
         if first:
@@ -187,6 +187,7 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             training = self._resume()
         loss = training.epoch(codes, labels, batch_size, kernels.available_threads(self.n_jobs))
+        finite_loss(loss, self._optimiser(bottleneck.decoder))
         new.bottleneck_ = replace(bottleneck, values=training.values)
         new.history_ = [*history, loss]
         new._training = training
@@ -227,13 +228,20 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def with_mask(self, mask: Array | None) -> "KeyValueClassifier":
         """The same model, its arrays shared, under a mask (c, m) of pairs that may not be selected; None unmasks.
 
-        The mask takes the place of any before it: combine with `model.bottleneck_.mask | mask`. The training
-        codes, personal data of whoever is to be forgotten, stay behind.
+        The mask takes the place of any before it, the gate of unused pairs included: combine with `model.mask | mask`.
+        The training codes, personal data of whoever is to be forgotten, stay behind.
         """
         check_is_fitted(self)
         other = copy.copy(self)
         other.bottleneck_ = self.bottleneck_.with_mask(mask)
         return other
+
+    @property
+    def mask(self) -> Array:
+        """The mask (c, m) in force, True = masked; empty where there is none."""
+        check_is_fitted(self)
+        mask = self.bottleneck_.mask
+        return np.zeros(self.bottleneck_.keys.shape[:2], bool) if mask is None else mask
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the model to one safetensors file, whole or not at all; training codes are left out."""
@@ -245,9 +253,10 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _validate(self, X: Any, y: Any, classes: Any, reset: bool) -> tuple[Array, Array]:
         """Check parameters and data, set classes_; returns X (n, f) as it is, and indices into classes_ (n,)."""
+        kernels.warn_if_slow()
         check_parameters(self.get_params(deep=False))
-        # Whether X is finite is seen chunk by chunk, in bounded memory.
-        X, y = validate_data(self, X, y, reset=reset, dtype=FEATURE_TYPES, ensure_all_finite=False)
+        # X stays as it is, of any numeric type: it is cast, and seen to be finite, chunk by chunk.
+        X, y = validate_data(self, X, y, reset=reset, ensure_all_finite=False)
         seen = _distinct(y)
         check_classification_targets(y)
         if reset:
@@ -304,7 +313,8 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _features(self, X: Any) -> Array:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=FEATURE_TYPES, ensure_all_finite=False)
+        kernels.warn_if_slow()
+        X = validate_data(self, X, reset=False, ensure_all_finite=False)
         return X  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -376,6 +386,16 @@ def batch_within(batch_size: int, examples: int) -> int:
     return min(batch_size, examples)
 
 
+def check_layout(params: dict[str, Any], bottleneck: Bottleneck) -> None:
+    """Refuse to train on where a parameter that shaped the bottleneck was changed since."""
+    for name, built in bottleneck.layout.items():
+        if params[name] != built:
+            raise InputError(
+                f"{name} was changed to {params[name]!r} after the keys were drawn with {built!r}: "
+                f"set it back, or call fit to start anew"
+            )
+
+
 # name: (lowest, highest)
 WHOLE_NUMBERS = {
     "codebooks": (1, 65_536),
@@ -419,3 +439,6 @@ def check_parameters(params: dict[str, Any]) -> None:
     n_jobs = params["n_jobs"]
     if n_jobs is not None and (not isinstance(n_jobs, numbers.Integral) or n_jobs == 0):
         raise InputError(f"n_jobs is {n_jobs!r}: use a positive number of threads, -1 for all cores, or None")
+    seed = params["random_state"]
+    if isinstance(seed, numbers.Integral) and not 0 <= int(seed) < 2**32:
+        raise InputError(f"random_state is {seed}: it must be a whole number from 0 to {2**32 - 1:,}, or None")

@@ -27,7 +27,11 @@ class Evaluation:
 
 def evaluate(model: KeyValueClassifier, X: Array, y: Array, verbose: int = 0) -> Evaluation:
     """Accuracy, accuracy per class and mean cross-entropy of the model on X (n, f), y (n,)."""
-    labels = label_indices(model.classes_, y)
+    if len(X) != len(y) or not len(y):
+        raise InputError(
+            f"there are {len(X)} examples and {len(y)} labels: pass as many of one as of the other, at least one"
+        )
+    labels = label_indices(model.classes_, np.asarray(y))
     right, loss = np.empty(len(labels), bool), 0.0
     for start, logits in iterate_logits(model, X, "evaluate", verbose):
         part = labels[start : start + len(logits)]
@@ -44,12 +48,12 @@ def evaluate(model: KeyValueClassifier, X: Array, y: Array, verbose: int = 0) ->
 
 def training_accuracy(model: KeyValueClassifier) -> float:
     """Accuracy on the training data, looked up from the codes that `fit` left."""
-    codes, labels = model.training_codes_, model.training_labels_
+    codes, labels, b = model.training_codes_, model.training_labels_, model.bottleneck_
     threads = kernels.available_threads(model.n_jobs)
     right = 0
     for start in range(0, len(codes), ROWS):
-        logits = kernels.logits(codes[start : start + ROWS], model.bottleneck_.values, model.decoder, threads)
-        right += int((logits.argmax(axis=1) == labels[start : start + ROWS]).sum())
+        logits = kernels.logits(codes[start : start + ROWS], b.values, b.decoder, threads)
+        right += int((model.classes_[logits.argmax(axis=1)] == labels[start : start + ROWS]).sum())
     return right / len(codes)
 
 

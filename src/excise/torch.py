@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from excise.bottleneck import kernels
-from excise.bottleneck.keys import initialize_keys
+from excise.bottleneck.keys import draw_keys, initialize_keys
 from excise.bottleneck.model import Bottleneck
 from excise.bottleneck.projection import draw_projection
 from excise.bottleneck.reference import NO_PAIR, Array
@@ -165,6 +165,8 @@ class KeyValueBottleneck(nn.Module):
 
     def _rows(self, x: Tensor) -> Tensor:
         """Features as rows (n, f) float32."""
+        if not isinstance(x, Tensor):
+            raise InputError(f"the features are a {type(x).__name__}: pass a torch.Tensor, as torch.as_tensor(x)")
         if x.ndim == 0 or x.shape[-1] != self.features:
             raise InputError(f"the features have shape {tuple(x.shape)}: it must be (..., {self.features})")
         if x.device != self.keys.device:
@@ -251,8 +253,7 @@ class KeyValueBottleneck(nn.Module):
     ) -> Array:
         (c, m, d), threads = self.keys.shape, torch.get_num_threads()
         flat = self.projection.cpu().numpy().reshape(self.features, c * d)
-        start = generator.standard_normal((c, m, d), dtype=np.float32)
-        initializer = kernels.KeyInitializer(start, int(generator.integers(2**63)), batch_size)
+        initializer = kernels.KeyInitializer(draw_keys(c, m, d, generator), int(generator.integers(2**63)), batch_size)
         for i in range(passes):
             examples = 0
             for x in _rebatched((_as_array(batch, self.features) for batch in batches), batch_size):

@@ -6,6 +6,7 @@
 
 import importlib
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = [
     "gradient",
     "logits",
     "project",
+    "warn_if_slow",
 ]
 
 WHY_SLOW: str | None = None
@@ -88,9 +90,23 @@ gradient: Any = _source.gradient
 cross_entropy: Any = _source.cross_entropy
 
 
+_told = False
+
+
+def warn_if_slow() -> None:
+    """Say once that no compiled kernels were found; not where the slow ones were asked for."""
+    global _told
+    if WHY_SLOW and not _told and os.environ.get("EXCISE_KERNELS") != "reference":
+        _told = True
+        warnings.warn(WHY_SLOW, stacklevel=3)
+
+
 def available_threads(n_jobs: int | None) -> int:
-    """Threads for `n_jobs` as scikit-learn counts: None is all this process may use, -1 all, -2 all but one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Threads for `n_jobs` as scikit-learn counts: None is all this process may use, -1 all, -2 all but one.
+
+    OMP_NUM_THREADS bounds what "all" means; more than the cores are never used.
+    """
+    cores = most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
     if limit.isdigit() and int(limit) > 0:
         cores = min(cores, int(limit))
@@ -98,4 +114,4 @@ def available_threads(n_jobs: int | None) -> int:
         return cores
     if n_jobs == 0:
         raise InputError("n_jobs is 0: use a positive number of threads, -1 for all cores, or None")
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+    return min(n_jobs, most) if n_jobs > 0 else max(1, cores + 1 + n_jobs)

@@ -22,17 +22,22 @@ def initialize_keys(
 ) -> Array:
     """Keys (c, m, d) after `passes` over the features in random order, in batches of `batch_size`."""
     f, c, d = projection.shape
-    start = generator.standard_normal((c, pairs, d), dtype=np.float32)
     if passes == 0:
-        return start
-    initializer = kernels.KeyInitializer(start, int(generator.integers(2**63)), batch_size)
+        return draw_keys(c, pairs, d, generator)
+    initializer = kernels.KeyInitializer(draw_keys(c, pairs, d, generator), int(generator.integers(2**63)), batch_size)
+    tables = 4 * c * (pairs * (d + 1) + f * d)  # sums and counts, and the projection laid out for products
+    rows = chunk_rows(8 * (f + c * d), working_memory, batch_size, c * pairs * d, tables)
     flat = projection.reshape(f, c * d)
-    rows = chunk_rows(4 * (f + c * d), working_memory, batch_size)
     with track("keys", passes * len(features), "examples", verbose) as progress:
         for _ in range(passes):
             for _, x in read_chunks(features, rows, generator.permutation(len(features))):
-                z = kernels.project(x, flat, threads)
-                initializer.update(z.reshape(len(x), c, d), threads)
+                initializer.update(kernels.project(x, flat, threads).reshape(len(x), c, d), threads)
                 progress.advance(len(x))
+                del x  # before the next chunk is read
     keys: Array = initializer.keys()
     return keys
+
+
+def draw_keys(codebooks: int, pairs: int, key_dim: int, generator: np.random.Generator) -> Array:
+    """Keys (c, m, d) where nothing has moved them yet: standard normal."""
+    return generator.standard_normal((codebooks, pairs, key_dim), dtype=np.float32)

@@ -18,7 +18,7 @@ MOST_PAIRS, MOST_RETRIEVED, LONGEST_KEY = 65_535, 32, 64
 
 @dataclass(frozen=True, eq=False)
 class Bottleneck:
-    """Frozen projection and keys, trained values, and a mask of pairs that may not be selected."""
+    """Frozen projection and keys, trained values, and a mask of pairs that may not be selected; all made read-only."""
 
     projection: Array  # (f, c, d) float32
     keys: Array  # (c, m, d) float32
@@ -27,6 +27,11 @@ class Bottleneck:
     decoder: str = "mean"
     mask: Array | None = None  # (c, m) bool, True = masked
     _prepared: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for array in (self.projection, self.keys, self.values, self.mask):
+            if array is not None:
+                array.flags.writeable = False  # what was prepared for search would not follow a change
 
     @property
     def axes(self) -> dict[str, int]:
@@ -40,10 +45,16 @@ class Bottleneck:
             "classes": self.values.shape[2],
         }
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The parameters of a classifier that shaped it, by name."""
+        c, m, d = self.keys.shape
+        return {"codebooks": c, "pairs": m, "key_dim": d, "top_k": self.top_k, "decoder": self.decoder}
+
     def with_mask(self, mask: Array | None) -> "Bottleneck":
-        """The same bottleneck, its arrays shared, under another mask."""
+        """The same bottleneck, its arrays shared, under a copy of another mask."""
         if mask is not None:
-            mask = np.asarray(mask)
+            mask = np.array(mask)
             if mask.shape != self.keys.shape[:2] or mask.dtype != np.bool_:
                 raise InputError(
                     f"the mask is {mask.dtype} {mask.shape}: it must be bool {self.keys.shape[:2]}, True = masked"
@@ -56,10 +67,16 @@ class Bottleneck:
         """Pairs (first row, codes (b, c, k) uint16), nearest pair first, in bounded memory."""
         f, c, d = self.projection.shape
         flat = self.projection.reshape(f, c * d)
-        rows = chunk_rows(4 * (f + c * d) + 2 * c * self.top_k, working_memory)
+        pairs = self.keys.shape[1]
+        tables = 4 * c * (2 * pairs * (d + 1) + f * d)  # keys laid out for search, the projection for products
+        row = 8 * f + 4 * c * d + 2 * c * self.top_k
+        rows = chunk_rows(row, working_memory, multiply_adds=c * pairs * d, tables=tables)
         for start, x in read_chunks(features, rows):
             z = kernels.project(x, flat, threads).reshape(len(x), c, d)
-            yield start, self._keys().nearest(z, self.top_k, threads)
+            del x  # before the next chunk is read
+            codes = self._keys().nearest(z, self.top_k, threads)
+            del z
+            yield start, codes
 
     def codes(
         self,
@@ -98,3 +115,4 @@ class Bottleneck:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.__post_init__()

@@ -107,9 +107,10 @@ class KeyInitializer:
         decay, rest = np.float32(EMA_DECAY), np.float32(1 - EMA_DECAY)
         m = len(keys)
         codes = PreparedKeys(keys[None]).nearest(z[:, None], 1)[:, 0, 0]
+        z_found, codes = z[codes != NO_PAIR], codes[codes != NO_PAIR]
         hits = np.bincount(codes, minlength=m).astype(np.float32)
         added = np.zeros_like(sums)
-        np.add.at(added, codes, z)
+        np.add.at(added, codes, z_found)
         counts[:] = decay * counts + rest * hits
         sums[:] = decay * sums + rest * added
         total = np.add.accumulate(counts.astype(np.float64))[-1]

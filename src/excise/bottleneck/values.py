@@ -44,6 +44,16 @@ def train_values(
                 part = order[start : start + STEPS_PER_CALL * batch_size]
                 total += trainer.train(codes, labels, part, batch_size, threads)
                 progress.advance(len(part))
-            history.append(total / len(codes))
+            history.append(finite_loss(total / len(codes), optimiser))
             progress.note(f"epoch {epoch + 1}/{epochs}, loss {history[-1]:.4f}")
     return trainer.values(threads), history
+
+
+def finite_loss(loss: float, optimiser: Optimiser) -> float:
+    """The loss itself; refused where training has run away."""
+    if not np.isfinite(loss):
+        raise InputError(
+            f"training diverged: the loss of an epoch is {loss}; "
+            f"lower learning_rate, which is {optimiser.learning_rate:g}, or set gradient_clip"
+        )
+    return loss

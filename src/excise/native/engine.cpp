@@ -81,7 +81,7 @@ inline void fetch(const T* from, int64_t count) {
 int group_start(int group, int groups, int c) { return static_cast<int>(static_cast<int64_t>(group) * c / groups); }
 
 float exponential(float x) {  // x <= 0; the same bits everywhere, which libm does not promise
-    x = std::max(x, -104.0f);
+    x = x > -104.0f ? x : -104.0f;  // also where x is no number
     const float magic = 12582912.0f, n = (x * 1.44269504088896341f + magic) - magic;
     const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
     float p = 1.9875691500e-4f;
