@@ -13,6 +13,7 @@ namespace {
 constexpr int32_t kNever = INT32_MAX;     // the score of the padding
 constexpr int kGroup = 8;                 // blocks whose minima are summed up in one vector
 constexpr int kMostQueries = 64;          // of a call
+constexpr int kFewHits = 4;               // nearest keys that lie in few groups
 constexpr float kLongestKey = 16384.0f;   // in steps
 constexpr float kLongestQuery = 32760.0f; // in steps: no coordinate leaves 16 bits, no sum 32
 
@@ -194,6 +195,12 @@ void all_minima(const Rounded& at, int count, int d, const excise::Packed& packe
     }
 }
 
+inline int32_t least_of(const int32_t* minima, int64_t count) {
+    IntVec least = IntVec::load(minima);
+    for (int64_t i = W; i < count; i += W) least = IntVec::min(least, IntVec::load(minima + i));
+    return least.least();
+}
+
 // An upper bound of the k-th least score: of minima over disjoint groups of keys, k are at most the bound.
 inline int32_t bound_rounded(const int32_t* minima, const int32_t* groups, int blocks, int k) {
     constexpr int kMostSets = 6;
@@ -222,23 +229,31 @@ inline int32_t bound_rounded(const int32_t* minima, const int32_t* groups, int b
 }
 
 // A bit for each of some vectors of minima (at most 64) that holds one within the limit. No branch: they would all miss.
-inline uint64_t within(const int32_t* minima, int vectors, IntVec limit) {
+inline uint64_t within(int32_t limit, const int32_t* minima, int vectors) {
+    const IntVec most = IntVec::all(limit);
     uint64_t found = 0;
     for (int i = 0; i < vectors; ++i)
-        found |= static_cast<uint64_t>(IntVec::bits(IntVec::load(minima + i * W) <= limit) != 0) << i;
+        found |= static_cast<uint64_t>(IntVec::bits(IntVec::load(minima + i * W) <= most) != 0) << i;
     return found;
 }
 
-// Blocks that hold a score within the limit, in order.
+// Blocks of a range that hold a score within the limit, in order.
+inline int blocks_within(int32_t limit, const int32_t* minima, int from, int to, int32_t* hits) {
+    int hit = 0;
+    for (int b = from; b < to; b += 64)
+        for (uint64_t left = within(limit, minima + b * W, to - b < 64 ? to - b : 64); left; left &= left - 1)
+            hits[hit++] = b + __builtin_ctzll(left);
+    return hit;
+}
+
+// The same of all blocks, for few hits: only groups that hold one are looked into.
 inline int blocks_within(int32_t limit, const int32_t* minima, const int32_t* groups, int blocks, int32_t* hits) {
-    const IntVec most = IntVec::all(limit);
     const int all = (blocks + kGroup - 1) / kGroup;
     int hit = 0;
-    for (int from = 0; from < all; from += 64)
-        for (uint64_t left = within(groups + from * W, all - from < 64 ? all - from : 64, most); left; left &= left - 1) {
-            const int first = (from + __builtin_ctzll(left)) * kGroup, count = blocks - first < kGroup ? blocks - first : kGroup;
-            for (uint64_t own = within(minima + first * W, count, most); own; own &= own - 1)
-                hits[hit++] = first + __builtin_ctzll(own);
+    for (int g = 0; g < all; g += 64)
+        for (uint64_t left = within(limit, groups + g * W, all - g < 64 ? all - g : 64); left; left &= left - 1) {
+            const int first = (g + __builtin_ctzll(left)) * kGroup;
+            hit += blocks_within(limit, minima, first, blocks - first < kGroup ? blocks : first + kGroup, hits + hit);
         }
     return hit;
 }
@@ -285,10 +300,8 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
         round_queries<D>(z + from * n, count, n, 1.0f / packed.step, at.queries, squared);
         all_minima<D>(at, count, d, packed);
         for (int q = 0; q < count; ++q) {
-            const int32_t* groups = at.groups + q * at.groups_ld;
-            IntVec least = IntVec::load(groups);
-            for (int64_t g = W; g < at.groups_ld; g += W) least = IntVec::min(least, IntVec::load(groups + g));
-            limit[q] = k == 1 ? least.least() : bound_rounded(at.minima + q * at.minima_ld, groups, packed.blocks, k);
+            const int32_t *minima = at.minima + q * at.minima_ld, *groups = at.groups + q * at.groups_ld;
+            limit[q] = k == 1 ? least_of(groups, at.groups_ld) : bound_rounded(minima, groups, packed.blocks, k);
         }
         for (int q = 0; q < count; ++q) limit[q] = margin.farthest(limit[q], squared[q]);
         for (int q = 0; q < count; ++q) {
@@ -299,9 +312,15 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
                 else nearest_k_any<D>(query, 1, d, k, packed.keys, packed.half, packed.blocks, at.rest, to);
                 continue;
             }
-            const int hit = blocks_within(limit[q], at.minima + q * at.minima_ld, at.groups + q * at.groups_ld, packed.blocks, at.hits);
-            if (k == 1) *to = settle_rounded<D>(at.queries + q * twos, query, d, packed, limit[q], at.hits, hit);
-            else select<D, false>(query, d, packed.keys, packed.half, nullptr, k, margin.in_floats(limit[q], squared[q], packed.step), at.hits, hit, to);
+            const int32_t *minima = at.minima + q * at.minima_ld, *groups = at.groups + q * at.groups_ld;
+            const int hit = k <= kFewHits ? blocks_within(limit[q], minima, groups, packed.blocks, at.hits)
+                                          : blocks_within(limit[q], minima, 0, packed.blocks, at.hits);
+            if (k == 1) {
+                *to = settle_rounded<D>(at.queries + q * twos, query, d, packed, limit[q], at.hits, hit);
+            } else {
+                const float most = margin.in_floats(limit[q], squared[q], packed.step);
+                select<D, false>(query, d, packed.keys, packed.half, nullptr, k, most, at.hits, hit, to);
+            }
         }
     }
 }
