@@ -333,7 +333,10 @@ void nearest_or_rounded(const float* z, int queries, int d, const excise::Packed
 
 void nearest_k_or_rounded(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch,
                           int32_t* out) {
-    if (packed.step == 0.0f) return nearest_k(z, queries, d, k, packed, scratch, out);
+    if (packed.step == 0.0f) {  // one by one, because scratch is made for the scores of one query
+        for (int q = 0; q < queries; ++q) nearest_k(z + q * d, 1, d, k, packed, scratch, out + q * k);
+        return;
+    }
     with_key_size(d, [&](auto size) { nearest_rounded<decltype(size)::value>(z, queries, d, k, packed, scratch, out); });
 }
 
