@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from excise import ExciseError
-from excise.atomic import check_writable, written_whole
+from excise.atomic import check_writable, readable_size, written_whole
 
 
 def write(path: Path, content: bytes = b"new") -> None:
@@ -26,6 +27,19 @@ def test_a_file_appears_whole_and_keeps_to_the_umask(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o400])
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    with written_whole(path) as file:
+        (temporary,) = tmp_path.glob(".excise-*")
+        assert temporary.stat().st_mode & 0o777 == mode
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError(), OSError(errno.ENOSPC, "full")])
@@ -64,6 +78,8 @@ def test_impossible_places_are_one_sentence(tmp_path: Path, act: Any) -> None:
     ):
         with pytest.raises(ExciseError, match=f"cannot write {path}: .*{sentence}"):
             act(path)
+    with pytest.raises(ExciseError, match=r"^cannot write to a file without a name: give it one$"):
+        act("")
     assert Path("/dev/null").is_char_device()
 
 
@@ -91,6 +107,18 @@ def test_too_little_room_is_seen_before(tmp_path: Path) -> None:
     with pytest.raises(ExciseError, match="MiB are free; free some space or choose another disk"):
         check_writable(tmp_path / "file", 2**60)
     assert not list(tmp_path.iterdir())
+
+
+def test_small_sizes_are_told_apart_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 0))
+    with pytest.raises(ExciseError, match=r"it takes 1\.5 KiB and 0 bytes are free; free some space"):
+        check_writable(tmp_path / "file", 1536)
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"),
+                                              (2**20, "1.0 MiB"), (5 * 2**30, "5,120.0 MiB")])  # fmt: skip
+def test_sizes_as_a_person_says_them(count: int, said: str) -> None:
+    assert readable_size(count) == said
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on file sizes there")

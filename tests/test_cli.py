@@ -1,16 +1,20 @@
 """The shell's door, as a user types it: results on standard output, the rest on standard error, never a traceback."""
 
+import csv
 import importlib.util
 import inspect
+import io
 import json
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +58,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     before = sorted(Path.cwd().iterdir())
     assert cli.main([*words, "--quiet"]) == 2
     out, err = capsys.readouterr()
-    lines = [line for line in err.splitlines() if line != f"excise: note: {kernels.WHY_SLOW}"]
+    lines = err.splitlines()
     assert out == ""
     assert len(lines) == 1
     assert lines[0].startswith("excise: error: ")
@@ -84,7 +88,7 @@ def test_the_shell_trains_the_same_model_as_python(folder: Path, capsys: pytest.
     out, err = capsys.readouterr()
     assert [line.split("  ")[0] for line in out.splitlines()] == [
         "examples", "classes", "time", "training accuracy", "model"]  # fmt: skip
-    assert err in ("", f"excise: note: {kernels.WHY_SLOW}\n")
+    assert err == ""
 
 
 COMMANDS = {
@@ -163,6 +167,91 @@ def test_what_a_person_reads(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("label,0,1,2\n0,0.9")
 
 
+AWKWARD = np.array(["a,b", 'say "c"', "\u00e9\u4e2d"])
+
+
+@pytest.fixture
+def awkward(folder: Path) -> Any:
+    """A model whose labels need quotes, or more than ASCII."""
+    X, y = blobs()
+    KeyValueClassifier(**SMALL).fit(X, AWKWARD[y]).save("awkward")
+    yield "awkward"
+    Path("awkward").unlink()
+
+
+def test_probabilities_are_the_same_columns_on_screen_and_in_a_file(awkward: str, capsys: Any) -> None:
+    assert cli.main(["predict", awkward, "x.npy", "--proba", "-q"]) == 0
+    printed = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert cli.main(["predict", awkward, "x.npy", "--proba", "-q", "-o", "p.csv"]) == 0
+    with Path("p.csv").open(encoding="utf-8", newline="") as file:
+        written = list(csv.reader(file))
+    Path("p.csv").unlink()
+    assert printed[0] == written[0] == ["label", *sorted(AWKWARD)]
+    assert [row[0] for row in printed[1:]] == [row[0] for row in written[1:]] == AWKWARD[blobs()[1]].tolist()
+    chances = [np.array(table[1:])[:, 1:].astype(float) for table in (printed, written)]
+    assert np.allclose(*chances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("words", [["info"], ["predict", "x.npy"], ["evaluate", "x.npy", "--labels", "a.npy"]])
+def test_labels_that_the_terminal_cannot_show_are_escaped(awkward: str, words: list[str]) -> None:
+    np.save("a.npy", AWKWARD[blobs()[1]])
+    done = shell(words[0], awkward, *words[1:], env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    Path("a.npy").unlink()
+    assert done.returncode == 0, done.stderr
+    assert r"\xe9\u4e2d" in done.stdout
+
+
+def write_parquet(path: str, X: Any, names: Sequence[str], **others: Any) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({**{name: X[:, "abcdef".index(name)] for name in names}, **others}), path)
+
+
+@pytest.fixture
+def named(folder: Path) -> Any:
+    """A model trained on columns with names, and files with these columns in order, in another, and in part."""
+    X, y = blobs()
+    write_parquet("train.parquet", X, "abcdef", label=y)
+    write_parquet("other.parquet", X, "fbdcea", __index_level_0__=y, label=y)
+    write_parquet("part.parquet", X, "abcde", label=y)
+    assert cli.main(["train", "train.parquet", "-o", "named", "-q", *TINY]) == 0
+    yield "named"
+    for path in ("train.parquet", "other.parquet", "part.parquet", "named"):
+        Path(path).unlink()
+
+
+def test_columns_are_matched_by_their_names(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "train.parquet", "--validation", "other.parquet", "-o", named, "-q", *TINY]) == 0
+    assert "validation accuracy  100.00%" in capsys.readouterr().out
+    assert excise.load(named).feature_names_in_.tolist() == list("abcdef")
+    for path, labels in (("train.parquet", []), ("other.parquet", []), ("x.npy", ["--labels", "y.npy"])):
+        assert cli.main(["evaluate", named, path, *labels, "-q"]) == 0
+        assert "accuracy  100.00%" in capsys.readouterr().out
+        assert cli.main(["predict", named, path, "-q"]) == 0
+        assert capsys.readouterr().out.split() == list(map(str, blobs()[1]))
+    assert cli.main(["info", named]) == 0
+    assert re.search("^feature names +a, b, c, d, e, f$", capsys.readouterr().out, flags=re.MULTILINE)
+
+
+def test_columns_that_a_model_misses_are_named(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "part.parquet lacks the features 'f', which the model was trained on, and holds nothing instead: use"
+    assert refused(capsys, "predict", named, "part.parquet").startswith(sentence)
+    assert refused(capsys, "evaluate", named, "part.parquet").startswith(sentence)
+    words = ["train", "train.parquet", "--validation", "part.parquet", "-o", "new", *TINY]
+    assert refused(capsys, *words).startswith(sentence)
+
+
+def test_a_name_may_concern_only_one_of_two_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = blobs()
+    np.savez("named.npz", first=X, second=y)
+    words = ["--x-name", "first", "--y-name", "second", "--validation", "x.npy", "--validation-labels", "y.npy"]
+    assert cli.main(["train", "named.npz", "-o", "new", "-q", *words, *TINY]) == 0
+    assert Path("new").read_bytes() == Path("model").read_bytes()
+    Path("named.npz").unlink()
+    Path("new").unlink()
+
+
 def test_the_demo_forgets(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["demo", "--forget", "3", "--quiet"]) == 0
     table = {line[:30].strip(): line[30:].split() for line in capsys.readouterr().out.splitlines()[2:6]}
@@ -196,6 +285,12 @@ def test_flags_become_parameters() -> None:
         "verbose": 1, "gradient_clip": None, "n_jobs": -1, "gate_unused": False}  # fmt: skip
 
 
+def test_the_whole_range_of_seeds_is_allowed() -> None:
+    for text, seed in (("0", 0), ("4294967295", 2**32 - 1), ("none", None), ("None", None)):
+        assert parsed("--seed", text)["random_state"] == seed
+        assert cli.build_parser().parse_args(["demo", "--seed", text]).seed == seed
+
+
 def test_flags_win_over_the_preset() -> None:
     preset = excise.PRESETS["cifar100-resnet50"]
     assert parsed("--preset", "cifar100-resnet50") == {"verbose": 1, **preset}
@@ -215,6 +310,11 @@ def test_flags_win_over_the_preset() -> None:
         ),
         (["train", "x.npy", "-o", "m", "--solver", "lbfgs"], "invalid choice: 'lbfgs'"),
         (["forget"], "invalid choice: 'forget'"),
+        (["train", "x.npy", "-o", "m", "--seed", "-1"], "--seed: '-1' is no seed: use a whole number from 0 to 4,294,"),
+        (["train", "x.npy", "-o", "m", "--seed", "4294967296"], "'4294967296' is no seed"),
+        (["train", "x.npy", "-o", "m", "--random-state", "1_0"], "'1_0' is no seed"),
+        (["demo", "--seed", "-4"], "argument --seed: '-4' is no seed"),
+        (["demo", "--seed", "9" * 5000], "is no seed"),
     ],
 )
 def test_misused_flags_exit_with_2(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +357,7 @@ X, Y = blobs()
 BAD_INPUT = {
     "Input X contains NaN": (["train", "bad.npy", *TRAIN[2:]], changed(X, (50, 2), np.nan)),
     "Input X contains infinity": (["train", "bad.npy", *TRAIN[2:]], changed(X, (50, 2), np.inf)),
-    "Input X contains NaN:": (["predict", "model", "bad.npy"], changed(X, (50, 2), np.nan)),
+    "Input X contains NaN, as in row 50, column 2": (["predict", "model", "bad.npy"], changed(X, (50, 2), np.nan)),
     "bad.npy has features of size 5 and model was trained on size 6": (["predict", "model", "bad.npy"], X[:, :5]),
     "bad.npy has features of size 5 and": (["evaluate", "model", "bad.npy", "--labels", "y.npy"], X[:, :5]),
     "there is only one class, 0": (["train", "x.npy", "--labels", "bad.npy", "-o", "new", *TINY], 0 * Y),
@@ -268,13 +368,17 @@ BAD_INPUT = {
     "label 3 was never seen": ([*TRAIN, "--validation", "x.npy", "--validation-labels", "bad.npy"], Y + 1),
     "bad.npy has features of size 5 and x.npy of 6": (
         [*TRAIN, "--validation", "bad.npy", "--validation-labels", "y.npy"], X[:, :5]),
+    "bad.npy cannot be used: Input X contains NaN": (
+        [*TRAIN, "--validation", "bad.npy", "--validation-labels", "y.npy"], changed(X, (50, 2), np.nan)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("sentence", "case"), BAD_INPUT.items(), ids=list(BAD_INPUT))
-def test_bad_arrays(sentence: str, case: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arrays(sentence: str, case: Any, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     words, array = case
     np.save("bad.npy", array)
+    if "--validation" in words:
+        monkeypatch.setattr(KeyValueClassifier, "fit", lambda *_: pytest.fail("trained in vain"))
     if "fewer" in sentence:
         np.save("y9.npy", Y[:9])
         words = ["y9.npy" if word == "y.npy" else word for word in words]
@@ -296,8 +400,18 @@ BAD_WORDS = {
     "link.npy is both read and written": ["predict", "model", "x.npy", "-o", "link.npy"],
     "its name must end in one of .npy, .csv, .npz": ["predict", "model", "x.npy", "-o", "new.txt"],
     "there is no digit 10": ["demo", "--forget", "10"],
+    "--validation-labels needs --validation": [*TRAIN, "--validation-labels", "y.npy"],
+    "--x-name is 'a', and there are no named arrays in x.npy: leave --x-name out": [*TRAIN, "--x-name", "a"],
+    "--y-name is 'b', and there are no named arrays in y.npy: leave --y-name": [*TRAIN, "--y-name", "b"],
+    "--y-name is 'b', and there are no named arrays in words.txt: leave": [
+        "evaluate", "model", "data.npz", "--labels", "words.txt", "--y-name", "b"],
+    "are no named arrays in x.npy: leave --x-name out": ["predict", "model", "x.npy", "--x-name", "a"],
+    "--x-name is 'a', and there are no named arrays in x.npy, x.npy": [
+        *TRAIN, "--x-name", "a", "--validation", "x.npy", "--validation-labels", "y.npy"],
+    "cannot write to a file without a name: give it one": [*TRAIN, "-o", ""],
+    "cannot write to a file without a name": ["predict", "model", "x.npy", "-o", ""],
     "MiB are free; free some space": [*TRAIN, "--codebooks", "65536", "--pairs", "65535", "--key-dim", "64"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("sentence", "words"), BAD_WORDS.items(), ids=list(BAD_WORDS))
@@ -340,10 +454,14 @@ def test_warnings_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_slow_kernels_say_so_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("EXCISE_KERNELS", raising=False)
     monkeypatch.setattr(kernels, "WHY_SLOW", "no compiler")
-    assert cli.main([*TRAIN, "-q", "-o", "slow"]) == 0
+    monkeypatch.setattr(kernels, "_told", False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert cli.main([*TRAIN, "-q", "-o", "slow"]) == 0
     Path("slow").unlink()
-    assert capsys.readouterr().err == "excise: note: no compiler\n"
+    assert capsys.readouterr().err == "excise: warning: no compiler\n"
 
 
 def test_a_full_disk_leaves_the_old_model(folder: Path) -> None:
@@ -411,6 +529,51 @@ def test_output_that_nobody_takes(stdout: str) -> None:
     assert done.returncode == expected[0]
     assert done.stderr.startswith(expected[1])
     assert done.stderr.count("\n") == (0 if stdout == "closed pipe" else 1)
+
+
+def with_streams(command: str, streams: str) -> Any:
+    """The command run in a shell, its streams led away as `>&-` does."""
+    line = f"{sys.executable} -m excise {command} {streams}"
+    return subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", ["info model --json", "info model", "predict model x.npy -q"])
+def test_a_closed_standard_output_is_wanted_so(command: str) -> None:
+    done = with_streams(command, ">&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">/dev/full 2>/dev/full", ">&- 2>&-"])
+def test_an_error_that_cannot_be_told_still_exits_with_2(streams: str) -> None:
+    done = with_streams("info no-such-model", streams)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-"])
+def test_progress_that_cannot_be_shown_stops_no_work(streams: str) -> None:
+    done = with_streams("evaluate model data.npz", streams)
+    assert done.returncode == 0
+    assert "accuracy" in done.stdout
+
+
+def test_kernels_that_this_machine_lacks_are_one_sentence(folder: Path) -> None:
+    done = shell("info", "model", env={**os.environ, "EXCISE_KERNELS": "foo"})
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(
+        "excise: error: EXCISE_KERNELS is 'foo', which this machine does not have: use one of"
+    )
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "run_info", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["info", "model"])
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert Path(cli.__file__).with_name("py.typed").exists()
 
 
 def test_progress_is_silent_where_there_is_no_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from excise.evaluation import evaluate, label_indices, softmax, training_accurac
 def test_evaluation_agrees_with_scikit_learn(
     rows: int, model: KeyValueClassifier, data: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "ROWS", rows)
+    monkeypatch.setattr("excise.bottleneck.model.chunk_rows", lambda *_, **__: rows)
     X, y = data
     y = np.where(np.arange(len(y)) % 9, y, 2)  # some are wrong
     found = evaluate(model, X, y)
@@ -32,8 +32,12 @@ def test_a_class_without_examples_has_no_accuracy(model: KeyValueClassifier, dat
     assert 0 <= found.accuracy <= 1
 
 
+@pytest.mark.parametrize("rows", [7, 8192])
 @pytest.mark.parametrize("gate_unused", [False, True])
-def test_training_accuracy_is_looked_up(data: Any, gate_unused: bool) -> None:
+def test_training_accuracy_is_looked_up(
+    data: Any, gate_unused: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "ROWS", rows)
     model = KeyValueClassifier(**SMALL, top_k=2, gate_unused=gate_unused).fit(*data)
     assert training_accuracy(model) == model.score(*data)
 

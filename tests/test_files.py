@@ -51,7 +51,7 @@ WRITERS = {
 def test_arrays_are_found_under_their_usual_names(tmp_path: Path, suffix: str, x_name: str, y_name: str) -> None:
     path = tmp_path / f"data{suffix}"
     WRITERS[suffix](path, **{x_name: X, y_name: Y})
-    x, y = read_features(path)
+    x, y, _ = read_features(path)
     assert x.dtype == np.float32
     assert np.array_equal(x, X)
     assert np.array_equal(y, Y)
@@ -61,7 +61,7 @@ def test_arrays_are_found_under_their_usual_names(tmp_path: Path, suffix: str, x
 def test_arrays_are_found_under_any_name(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"data{suffix}"
     WRITERS[suffix](path, a=X, b=Y, y=-Y)
-    x, y = read_features(path, x_name="a", y_name="b")
+    x, y, _ = read_features(path, x_name="a", y_name="b")
     assert np.array_equal(x, X)
     assert np.array_equal(y, Y)
     with pytest.raises(InputError, match=f"{suffix} has no 'c': it holds '[aby]', '[aby]'"):
@@ -73,7 +73,7 @@ def test_labels_of_a_second_file_win(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"data{suffix}"
     WRITERS[suffix](path, X=X, y=Y)
     write_npy(tmp_path / "y.npy", -Y)
-    _, y = read_features(path, tmp_path / "y.npy")
+    _, y, _ = read_features(path, tmp_path / "y.npy")
     assert np.array_equal(y, -Y)
 
 
@@ -81,7 +81,7 @@ def test_npy_and_safetensors_are_mapped(tmp_path: Path) -> None:
     write_npy(tmp_path / "x.npy", X)
     save_file({"x": X}, tmp_path / "x.safetensors")
     for name in ("x.npy", "x.safetensors"):
-        x, y = read_features(tmp_path / name)
+        x, y, _ = read_features(tmp_path / name)
         assert y is None
         assert not x.flags.owndata
         assert not x.flags.writeable
@@ -101,7 +101,7 @@ def test_parquet_of_columns_and_of_fixed_lists(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     path = tmp_path / "data.parquet"
     write_parquet(path, a=X[:, 0], label=[f"d{i}" for i in Y], b=X[:, 1].astype(np.float64))
-    x, y = read_features(path)
+    x, y, _ = read_features(path)
     assert np.array_equal(x, X[:, :2])
     assert y is not None
     assert y.tolist() == [f"d{i}" for i in Y]
@@ -114,9 +114,91 @@ def test_parquet_of_columns_and_of_fixed_lists(tmp_path: Path) -> None:
     assert np.array_equal(read_features(path, x_name="embedding")[0], X)
 
 
+def test_parquet_keeps_the_names_of_its_columns(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    path = tmp_path / "data.parquet"
+    write_parquet(path, b=X[:, 1], y=Y, a=X[:, 0])
+    assert read_features(path).names == ["b", "a"]
+    assert read_features(path, x_name="a").names == ["a"]
+    write_parquet(path, X=pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), 3))
+    assert read_features(path).names is None
+
+
+@pytest.mark.parametrize("order", [["a", "b", "c"], ["c", "a", "b"]])
+def test_parquet_gives_the_columns_that_a_model_knows(tmp_path: Path, order: list[str]) -> None:
+    path = tmp_path / "data.parquet"
+    columns = {name: X[:, "abc".index(name)] for name in order}
+    write_parquet(path, **columns, x=Y, file=[f"{i}.jpg" for i in Y], label=Y)
+    x, y, names = read_features(path, columns=["a", "b", "c"])
+    assert np.array_equal(x, X)
+    assert np.array_equal(y, Y)
+    assert names == ["a", "b", "c"]
+    write_parquet(path, **columns)
+    for wanted in (["a", "d", "c"], ["a", "b", "c", "d"]):
+        with pytest.raises(
+            InputError,
+            match=r"lacks the features 'd', which the model was trained on, and holds ('b'|nothing) instead:",
+        ):
+            read_features(path, columns=wanted)
+    with pytest.raises(InputError, match=r"lacks the features 'b', 'c', which"):
+        read_features(path, x_name="a", columns=["a", "b", "c"])
+
+
+def test_a_feature_may_have_a_usual_name_of_labels(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    write_parquet(path, y=X[:, 1], x=X[:, 0], z=X[:, 2])
+    write_npy(tmp_path / "labels.npy", Y)
+    x, y, _ = read_features(path, tmp_path / "labels.npy", columns=["x", "y", "z"])
+    assert np.array_equal(x, X)
+    assert np.array_equal(y, Y)
+    assert read_features(path, columns=["x", "y", "z"]).y is None
+    with pytest.raises(InputError, match="lacks the features 'y', which the model was trained on"):
+        read_features(path, y_name="y", columns=["x", "y", "z"])
+
+
+def test_files_without_names_suit_a_model_with_names(tmp_path: Path) -> None:
+    for suffix, write in WRITERS.items():
+        write(tmp_path / f"x{suffix}", X=X)
+        x, _, names = read_features(tmp_path / f"x{suffix}", columns=["a", "b", "c"])
+        assert np.array_equal(x, X)
+        assert names is None
+
+
+@pytest.mark.parametrize("name", [None, "id"])
+def test_the_index_of_a_data_frame_is_no_feature(tmp_path: Path, name: str | None) -> None:
+    pd = pytest.importorskip("pandas")
+    path = tmp_path / "data.parquet"
+    frame = pd.DataFrame(X, columns=list("abc"), index=pd.Index(Y, name=name))
+    frame.to_parquet(path)
+    x, _, names = read_features(path)
+    assert names == ["a", "b", "c"]
+    assert np.array_equal(x, X)
+    write_parquet(path, a=X[:, 0], __index_level_0__=Y)  # written again by a tool that drops pandas' notes
+    assert read_features(path).names == ["a"]
+
+
+def test_labels_may_be_the_index_of_a_data_frame(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    pd.DataFrame(X, index=pd.Index(Y, name="label")).to_parquet(tmp_path / "data.parquet")
+    x, y, _ = read_features(tmp_path / "data.parquet")
+    assert np.array_equal(x, X)
+    assert np.array_equal(y, Y)
+
+
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
 def test_lines_of_integers_are_integers(numbers: list[int]) -> None:
     assert read_text("\n".join(map(str, numbers)) + "\n").tolist() == numbers
+
+
+@given(st.lists(st.from_regex(r"[-+]?[01]([01]|_[01]|\u0661)?", fullmatch=True), min_size=2, max_size=5))
+def test_different_words_are_different_labels(words: list[str]) -> None:
+    labels = read_text("\n".join(words)).tolist()
+    assert [a == b for a in labels for b in labels] == [a == b for a in words for b in words]
+
+
+@pytest.mark.parametrize("word", ["1_0", "007", "+7", "-0", "-07", "\u0667", "7.0", "0x7", "9" * 20, "9" * 5000])
+def test_words_that_only_look_like_integers_are_text(word: str) -> None:
+    assert read_text(f"{word}\n10\n7").tolist() == [word, "10", "7"]
 
 
 @given(st.lists(st.text("abc \u00e9\u4e2d", min_size=1).map(lambda s: f"x{s}y"), min_size=1))
@@ -218,7 +300,7 @@ def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.M
 
     def without(name: str, *args: Any) -> Any:
         if name.startswith("pyarrow"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name="pyarrow")
         return real(name, *args)
 
     monkeypatch.setattr(importlib, "import_module", without)

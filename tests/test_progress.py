@@ -36,8 +36,8 @@ def test_plain_lines_are_few(clock: Any) -> None:
             shown.advance(1)
     lines = out.getvalue().splitlines()
     assert len(lines) == 11
-    assert lines[1] == "keys      20%  1 examples/s  1 min 20 s left"
-    assert lines[-1] == "keys     100%  1 examples/s  1 min 40 s"
+    assert lines[1] == "keys      20%  1 min 20 s left  1 examples/s"
+    assert lines[-1] == "keys     100%  1 min 40 s  1 examples/s"
 
 
 def test_a_bar_stays_on_its_line(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,8 +52,50 @@ def test_a_bar_stays_on_its_line(clock: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert text.count("\n") == 1
     assert text.endswith("\n")
     parts = [part.removesuffix(progress.CLEAR) for part in text.rstrip("\n").split("\r")[1:]]
-    assert parts[0].startswith("values   [######..................]  25%  1 examples/s  3.0 s")
+    assert parts[0].startswith("values   [##........]  25%  3.0 s left  1 examples/s")
     assert all(len(part) < 70 for part in parts)
+
+
+def test_the_loss_fits_on_80_columns(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Terminal()
+    with Progress("values", 10**7, "examples", 1, out) as shown:
+        clock(1000)
+        shown.note("epoch 12/99, loss 12.3456")
+        shown.advance(4 * 10**6)
+    line = out.getvalue().split("\r")[1].removesuffix(progress.CLEAR)
+    assert line == "values   [####......]  40%  25 min 0 s left  epoch 12/99, loss 12.3456"
+
+
+@pytest.mark.parametrize("columns", range(20, 120, 7))
+def test_what_does_not_fit_is_left_out_whole(columns: int, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = Terminal()
+    with Progress("keys", 4, "examples", 1, out) as shown:
+        clock(3)
+        shown.note("loss 0.1234")
+        shown.advance(1)
+    line = out.getvalue().split("\r")[1].removesuffix(progress.CLEAR)
+    assert len(line) < columns
+    assert set(line.partition("%")[2].split("  ")[1:]) <= {"9.0 s left", "loss 0.1234", "0 examples/s"}
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_standard_error_stops_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.sys, "stderr", Full())
+    progress.say("nobody reads this")
+    with Progress("keys", 1, "examples", 1) as shown:
+        shown.advance(1)
+
+
+def test_without_standard_error_nothing_is_said_elsewhere(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.sys, "stderr", None)
+    progress.say("nobody reads this")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
@@ -70,7 +112,7 @@ def test_an_interrupted_stage_does_not_claim_to_be_done(clock: Any) -> None:
         shown.advance(3)
         raise KeyboardInterrupt
     last = out.getvalue().rstrip("\n").split("\r")[-1]
-    assert re.search(r" 30%  3 examples/s  2\.3 s left", last)
+    assert re.search(r" 30%  2\.3 s left  3 examples/s", last)
     assert out.getvalue().endswith("\n")
 
 

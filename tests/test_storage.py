@@ -1,5 +1,6 @@
 """Models on disk: the same model comes back, bit for bit, or one sentence says why not."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from sklearn.exceptions import NotFittedError
@@ -178,6 +179,26 @@ def test_the_number_of_threads_leaves_no_trace(tmp_path: Path, data: Any) -> Non
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 
+def test_the_layout_is_that_of_the_bottleneck(saved: Path, model: KeyValueClassifier, tmp_path: Path) -> None:
+    other = model.with_mask(None).set_params(codebooks=99, pairs=5, key_dim=2, top_k=3, decoder="sum")
+    other.save(tmp_path / "model")
+    assert (tmp_path / "model").read_bytes() == saved.read_bytes()
+    assert excise.load(tmp_path / "model").get_params() == model.get_params()
+
+
+def test_the_tensors_decide_the_layout(saved: Path, model: KeyValueClassifier) -> None:
+    parameters = json.loads(open_tensors(saved).metadata["parameters"]) | {"codebooks": 99}
+    for changed in (parameters, {}):
+        loaded = excise.load(forged(saved, parameters=json.dumps(changed)))
+        assert loaded.bottleneck_.layout.items() <= loaded.get_params().items()
+
+
+@pytest.mark.parametrize("seed", [True, np.int64(3), np.uint32(2**32 - 1)])
+def test_seeds_are_stored_as_whole_numbers(seed: Any, model: KeyValueClassifier, tmp_path: Path) -> None:
+    model.with_mask(None).set_params(random_state=seed).save(tmp_path / "model")
+    assert excise.load(tmp_path / "model").random_state == int(seed)
+
+
 def test_sizes_are_foreseen(saved: Path, model: KeyValueClassifier) -> None:
     assert 0 <= saved.stat().st_size - storage.model_bytes(model.bottleneck_.axes) < 4096
 
@@ -289,6 +310,8 @@ def test_a_newer_file_says_to_upgrade(saved: Path) -> None:
     parameters = json.loads(open_tensors(saved).metadata["parameters"]) | {"spin": 1}
     with pytest.raises(ModelFileError, match=r"newer excise .it has a parameter 'spin'"):
         excise.load(forged(saved, parameters=json.dumps(parameters)))
+    with pytest.raises(ModelFileError, match=r"newer excise .it has a parameter 'verbose'"):
+        excise.load(forged(saved, parameters='{"verbose": "abc"}'))
 
 
 FORGED = {
@@ -299,10 +322,26 @@ FORGED = {
     "unknown type, 'O'": {"classes": '{"dtype": "O", "values": [0, 1, 2]}'},
     "not all int8": {"classes": '{"dtype": "int8", "values": [0, 1, 2000]}'},
     "not all U1": {"classes": '{"dtype": "U1", "values": [0, 1, 2]}'},
+    "not all int64": {"classes": '{"dtype": "int64", "values": [0, 1.7, 3]}'},
+    "not all int64; copy": {"classes": '{"dtype": "int64", "values": [false, true, 3]}'},
+    "not all bool": {"classes": '{"dtype": "bool", "values": [0, 1, 2]}'},
+    "not all float16": {"classes": '{"dtype": "float16", "values": [0.0, 1.0, 70000.0]}'},
+    "not all float64": {"classes": '{"dtype": "float64", "values": [0.0, 1.0, NaN]}'},
+    "not all U1; copy": {"classes": '{"dtype": "U1", "values": ["a", "b", "cd"]}'},
+    "not all object": {"classes": '{"dtype": "object", "values": [["a"], ["b"], ["c"]]}'},
     "no readable 'classes'": {"classes": "[]"},
     "no readable 'history'": {"history": "{"},
     "cannot retrieve 99 pairs": {"bottleneck": '{"top_k": 99, "decoder": "mean"}'},
+    "history is not a list of losses": {"history": '["x"]'},
+    "history is not a list of losses; copy": {"history": "[[1]]"},
+    "history is not a list of losses; copy it": {"history": "[{}]"},
+    "history is not a list of losses; copy it again": {"history": '["0.5"]'},
     "epochs is 'x'": {"parameters": '{"epochs": "x"}'},
+    "random_state is 'abc'": {"parameters": '{"random_state": "abc"}'},
+    "random_state is 0.5": {"parameters": '{"random_state": 0.5}'},
+    "random_state is True": {"parameters": '{"random_state": true}'},
+    "random_state is -1": {"parameters": '{"random_state": -1}'},
+    "int too large": {"parameters": f'{{"l2": 1{"0" * 400}}}'},
     "names 1 features": {"feature_names": '["a"]'},
     "header is incomplete": {"format_version": "one"},
 }
@@ -312,6 +351,32 @@ FORGED = {
 def test_contents_that_disagree_are_one_sentence(saved: Path, sentence: str, changes: dict[str, Any]) -> None:
     with pytest.raises(ModelFileError, match=f"is damaged: .*{re.escape(sentence)}"):
         excise.load(forged(saved, **changes))
+
+
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just(10**400)),
+    lambda part: st.one_of(st.lists(part, max_size=3), st.dictionaries(st.text(max_size=4), part, max_size=3)),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_whatever_a_signed_header_says_gives_a_model_or_a_sentence(saved: Path, data: st.DataObject) -> None:
+    metadata = open_tensors(saved).metadata
+    name = data.draw(st.sampled_from(["parameters", "bottleneck", "classes", "history", "feature_names", "versions"]))
+    content = json.loads(metadata.get(name, '["a", "b", "c", "d", "e", "f"]'))
+    if data.draw(st.booleans()):
+        places = sorted(content) if isinstance(content, dict) else range(len(content))
+        content[data.draw(st.sampled_from(places))] = data.draw(anything)
+    else:
+        content = data.draw(anything)
+    path = forged(saved, **{name: json.dumps(content)})
+    with contextlib.suppress(ModelFileError):
+        model = excise.load(path)
+        model.bottleneck_.logits(blobs(3)[0])
+        model.save(path)
+        storage.versions_of(path)
 
 
 def test_a_killed_writer_leaves_the_old_model(saved: Path, tmp_path: Path) -> None:

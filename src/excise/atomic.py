@@ -23,7 +23,7 @@ def written_whole(path: str | PathLike[str], error: type[ExciseError] = ExciseEr
     target = _target(path, error)
     temporary = target.parent / f".excise-{secrets.token_hex(8)}.tmp"
     try:
-        with open(temporary, "xb") as file:
+        with _create(temporary, target) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -47,13 +47,22 @@ def check_writable(path: str | PathLike[str], size: int = 0, error: type[ExciseE
         raise error(f"cannot write {path}: {_reason(problem, target)}") from problem
     if size > free:
         raise error(
-            f"cannot write {path}: it takes {size / 2**20:,.1f} MiB and {free / 2**20:,.1f} MiB are free; "
+            f"cannot write {path}: it takes {readable_size(size)} and {readable_size(free)} are free; "
             "free some space or choose another disk"
         )
 
 
+def readable_size(count: int) -> str:
+    """Bytes as a person says them: 12 bytes, 3.4 KiB, 5.6 MiB."""
+    if count < 2**10:
+        return f"{count} bytes"
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.1f} KiB"
+
+
 def _target(path: str | PathLike[str], error: type[ExciseError]) -> Path:
     """Where a link leads; refused where something other than a file is in the way."""
+    if not os.fspath(path):
+        raise error("cannot write to a file without a name: give it one")
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise error(f"cannot write {path}: it is a folder; name a file in it")
@@ -62,6 +71,16 @@ def _target(path: str | PathLike[str], error: type[ExciseError]) -> Path:
     if not target.parent.is_dir():
         raise error(f"cannot write {path}: the folder {target.parent} does not exist; create it first")
     return target
+
+
+def _create(path: Path, like: Path) -> BinaryIO:
+    """A new file with the permissions of the one that it will replace, from the start; else with the usual ones."""
+    if not like.exists():
+        return open(path, "xb")
+    mode = like.stat().st_mode & 0o777
+    file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
+    path.chmod(mode)  # gives back what the umask took
+    return file
 
 
 def _reason(problem: OSError, target: Path) -> str:

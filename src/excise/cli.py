@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import types
 import typing
@@ -14,21 +15,22 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from excise import __version__, demo
-from excise.atomic import check_writable, written_whole
+from excise.atomic import check_writable, readable_size, written_whole
 from excise.bottleneck import kernels
 from excise.bottleneck.model import DECODERS
 from excise.bottleneck.reference import Array
 from excise.errors import ExciseError, InputError, ModelFileError
 from excise.estimator import SOLVERS, VALUE_INITS, KeyValueClassifier, check_parameters
 from excise.evaluation import evaluate, iterate_logits, label_indices, softmax, training_accuracy
-from excise.features.files import read_features
+from excise.features.arrays import chunk_rows, read_chunks
+from excise.features.files import has_names, read_features
 from excise.presets import PRESETS, preset
-from excise.progress import duration, timed_stages
+from excise.progress import duration, say, timed_stages
 from excise.storage import OF_THE_MACHINE, load, model_bytes, save, versions_of
 
 Result = dict[str, Any]
@@ -68,11 +70,15 @@ FORMATS = (".npy", ".csv", ".npz")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code: 0, 2 for an error of the user's, 130 for Ctrl-C."""
+    """Run one command; returns its exit code, one of those that `excise --help` lists."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it: no label stops the output
     try:
         args = build_parser().parse_args(argv)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            # Here arrays are nameless once they are read: whatever names a file has were matched by `read_features`.
+            warnings.filterwarnings("ignore", "X does not have valid feature names")
             result: Result = args.run(args)
         _print(json.dumps(_plain(result), allow_nan=False) if args.json else args.render(result))
         return 0
@@ -98,7 +104,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_demo(args: argparse.Namespace) -> Result:
     """Train on scikit-learn's digits, forget one, and compare."""
-    _say_why_slow()
     return asdict(demo.run(args.forget, args.seed, args.threads, 0 if args.quiet else 1))
 
 
@@ -107,13 +112,15 @@ def run_train(args: argparse.Namespace) -> Result:
     model = KeyValueClassifier(**_parameters(args))
     check_parameters(model.get_params(deep=False))
     _check_output(args.out, args.features, args.labels, args.validation, args.validation_labels)
-    x, y = _labelled(args.features, args.labels, args)
+    _check_names(args, (args.features, args.labels), (args.validation, args.validation_labels))
+    x, y, names = _labelled(args.features, args.labels, args)
     _check_batch(args.features, len(x), model.batch_size)
-    validation = _validation(args, x, y)
+    validation = _validation(args, model, x, y, names)
     check_writable(args.out, model_bytes(_axes(model, x, y)), ModelFileError)
-    _say_why_slow()
     with timed_stages() as seconds:
         model.fit(x, y)
+    if names is not None:
+        model.feature_names_in_ = np.array(names, dtype=object)  # as `fit` does for a data frame
     save(model, args.out)
     return {
         "model": args.out,
@@ -132,8 +139,9 @@ def run_train(args: argparse.Namespace) -> Result:
 
 def run_evaluate(args: argparse.Namespace) -> Result:
     """Measure a model on labelled features."""
+    _check_names(args, (args.features, args.labels))
     model = _load(args)
-    x, y = _labelled(args.features, args.labels, args)
+    x, y, _ = _labelled(args.features, args.labels, args, _feature_names(model))
     _check_width(args, model, x)
     found = evaluate(model, x, y, 0 if args.quiet else 1)
     classes = [{"class": name, "accuracy": accuracy} for name, accuracy in found.per_class.items()]
@@ -142,12 +150,13 @@ def run_evaluate(args: argparse.Namespace) -> Result:
 
 def run_predict(args: argparse.Namespace) -> Result:
     """Predict the label of every row."""
+    _check_name("--x-name", args.x_name, args.features)
     model = _load(args)
     if args.out is not None:
+        _check_output(args.out, args.features, args.model)
         if Path(args.out).suffix.lower() not in FORMATS:
             raise InputError(f"cannot write {args.out}: its name must end in one of {', '.join(FORMATS)}")
-        _check_output(args.out, args.features, args.model)
-    x, _ = read_features(args.features, None, args.x_name)
+    x = read_features(args.features, None, args.x_name, columns=_feature_names(model)).x
     _check_width(args, model, x)
     labels, probabilities = _predict(model, x, args)
     if args.out is not None:
@@ -171,6 +180,7 @@ def run_info(args: argparse.Namespace) -> Result:
         "digests": "not checked" if args.no_verify else "match",
         "axes": model.bottleneck_.axes,
         "classes": model.classes_.tolist(),
+        "feature_names": _feature_names(model),
         "masked": {"pairs": masked, "share": masked / pairs},
         "epochs_trained": len(model.history_),
         "loss": model.history_[-1] if model.history_ else None,
@@ -185,7 +195,10 @@ def write_predictions(path: str, classes: Array, labels: Array, probabilities: A
     labels, classes = (a.astype(str) if a.dtype == object else a for a in (labels, classes))  # no pickle
     with written_whole(path) as file:
         if kind == ".csv":
-            _write_csv(file, classes, labels, probabilities)
+            text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
+            _write_csv(text, classes.tolist(), labels.tolist(), probabilities, str)
+            text.flush()
+            text.detach()
         elif kind == ".npz":
             if probabilities is None:
                 np.savez(file, labels=labels, classes=classes)
@@ -241,7 +254,7 @@ def render_train(result: Result) -> str:
     ]
     if result["validation_accuracy"] is not None:
         rows.append(("validation accuracy", f"{result['validation_accuracy']:.2%}"))
-    rows.append(("model", f"{result['model']} ({_size(result['bytes'])})"))
+    rows.append(("model", f"{result['model']} ({readable_size(result['bytes'])})"))
     return "\n".join(_aligned(rows))
 
 
@@ -263,23 +276,23 @@ def render_predict(result: Result) -> str:
         return f"{result['examples']:,} predictions written to {result['out']}"
     if result["probabilities"] is None:
         return "\n".join(map(str, result["labels"]))
-    lines = [",".join(map(str, ["label", *result["classes"]]))]
-    for label, row in zip(result["labels"], result["probabilities"], strict=True):
-        lines.append(",".join([str(label), *(f"{p:.6g}" for p in row)]))
-    return "\n".join(lines)
+    text = io.StringIO()
+    _write_csv(text, result["classes"], result["labels"], result["probabilities"], "{:.6g}".format)
+    return text.getvalue().removesuffix("\n")
 
 
 def render_info(result: Result) -> str:
     """A table of what is in a model file."""
-    masked, classes = result["masked"], result["classes"]
-    shown = ", ".join(map(str, classes[:10])) + (f", ... ({len(classes):,} in all)" if len(classes) > 10 else "")
-    rows = [("model", f"{result['model']} ({_size(result['bytes'])}, digests {result['digests']})")]
+    masked, names = result["masked"], result["feature_names"]
+    rows = [("model", f"{result['model']} ({readable_size(result['bytes'])}, digests {result['digests']})")]
     rows += [(name, f"{size:,}") for name, size in result["axes"].items()]
     rows += [
-        ("labels", shown),
+        ("labels", _first_ten(result["classes"])),
         ("masked", f"{masked['pairs']:,} pairs ({masked['share']:.1%})"),
         ("trained", f"{result['epochs_trained']} epochs"),
     ]
+    if names is not None:
+        rows.append(("feature names", _first_ten(names)))
     rows += [(name, str(value)) for name, value in result["parameters"].items() if name not in result["axes"]]
     rows += [(name, f"version {version}") for name, version in result["versions"].items()]
     return "\n".join(_aligned(rows))
@@ -301,7 +314,8 @@ def build_parser() -> argparse.ArgumentParser:
   excise predict model.safetensors new.npy -o labels.csv
 
 Results go to standard output, progress and errors to standard error.
-Exit codes: 0 done, 2 something to correct (one line says what), 130 interrupted.""",
+Exit codes: 0 done, 2 something to correct (one line says what), 130 interrupted,
+141 nobody reads the output (a broken pipe).""",
     )
     version = f"excise {__version__} (kernels: {kernels.BACKEND})"
     parser.add_argument("--version", action="version", version=version)
@@ -321,7 +335,7 @@ def _add_demo(commands: Any) -> None:
         "excise demo --forget 3",
     )
     command.add_argument("--forget", type=int, default=8, metavar="DIGIT", help="the digit to forget (default: 8)")
-    command.add_argument("--seed", type=int, default=0, help="seed of the split and of the model (default: 0)")
+    command.add_argument("--seed", type=_seed, default=0, help="seed of the split and of the model (default: 0)")
     _add_threads(command)
 
 
@@ -364,7 +378,8 @@ def _add_parameter(group: Any, name: str, parameter: inspect.Parameter, text: st
         group.add_argument(*flags, choices=CHOICES[name], help=text, **options)
     else:
         metavar = "X" if "float" in str(parameter.annotation) else "N"
-        group.add_argument(*flags, type=_number(parameter.annotation), metavar=metavar, help=text, **options)
+        kind = _seed if name == "random_state" else _number(parameter.annotation)
+        group.add_argument(*flags, type=kind, metavar=metavar, help=text, **options)
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -396,7 +411,11 @@ def _add_predict(commands: Any) -> None:
     command.add_argument("features", metavar="FEATURES", help=FEATURES_HELP)
     command.add_argument("--x-name", metavar="NAME", help="name of the features within the file")
     command.add_argument("-o", "--out", metavar="FILE", help="file to write, .npy, .csv or .npz (default: print them)")
-    command.add_argument("--proba", action="store_true", help="probabilities of all classes beside the label")
+    command.add_argument(
+        "--proba",
+        action="store_true",
+        help="probabilities of all classes beside the label; a .npy file takes them alone",
+    )
     _add_threads(command)
 
 
@@ -457,7 +476,7 @@ def _add_threads(command: argparse.ArgumentParser) -> None:
 def _number(annotation: Any) -> Callable[[str], Any]:
     """What turns a flag's text into the annotated number, or into None where that is allowed."""
     kinds = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    optional = annotation is Any or type(None) in kinds
+    optional = type(None) in kinds
     kind, name = (float, "a number") if float in kinds else (int, "a whole number")
 
     def convert(text: str) -> Any:
@@ -469,6 +488,15 @@ def _number(annotation: Any) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"{text!r} is not {name}{' or none' * optional}") from None
 
     return convert
+
+
+def _seed(text: str) -> int | None:
+    """A seed as numpy takes it, or None for one that differs every time."""
+    if text.lower() == "none":
+        return None
+    if not re.fullmatch("[0-9]{1,10}", text) or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: use a whole number from 0 to {2**32 - 1:,}, or none")
+    return int(text)
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
@@ -485,24 +513,36 @@ def _load(args: argparse.Namespace) -> KeyValueClassifier:
     return load(args.model, verify=not args.no_verify).set_params(n_jobs=args.threads)  # type: ignore[no-any-return]
 
 
-def _labelled(features: str, labels: str | None, args: argparse.Namespace) -> tuple[Array, Array]:
-    x, y = read_features(features, labels, args.x_name, args.y_name)
+def _feature_names(model: KeyValueClassifier) -> list[str] | None:
+    return model.feature_names_in_.tolist() if hasattr(model, "feature_names_in_") else None
+
+
+def _labelled(
+    features: str, labels: str | None, args: argparse.Namespace, columns: list[str] | None = None
+) -> tuple[Array, Array, list[str] | None]:
+    x, y, names = read_features(features, labels, args.x_name, args.y_name, columns)
     if y is None:
-        raise InputError(f"{features} holds no labels: give a file of them with --labels, or their name with --y-name")
-    return x, y
+        otherwise = ", or their name with --y-name" if has_names(features) else ""
+        raise InputError(f"{features} holds no labels: give a file of them with --labels{otherwise}")
+    return x, y, names
 
 
-def _validation(args: argparse.Namespace, x: Array, y: Array) -> tuple[Array, Array] | None:
+def _validation(
+    args: argparse.Namespace, model: KeyValueClassifier, x: Array, y: Array, names: list[str] | None
+) -> tuple[Array, Array] | None:
     """The validation data, refused before training where the model could not be measured on it."""
     if args.validation is None:
+        if args.validation_labels is not None:
+            raise InputError("--validation-labels needs --validation, the features that these labels belong to")
         return None
-    validation = _labelled(args.validation, args.validation_labels, args)
-    if validation[0].shape[1] != x.shape[1]:
+    x_held, y_held, _ = _labelled(args.validation, args.validation_labels, args, names)
+    if x_held.shape[1] != x.shape[1]:
         raise InputError(
-            f"{args.validation} has features of size {validation[0].shape[1]} and {args.features} of {x.shape[1]}"
+            f"{args.validation} has features of size {x_held.shape[1]} and {args.features} of {x.shape[1]}"
         )
-    label_indices(np.unique(y), validation[1])
-    return validation
+    label_indices(np.unique(y), y_held)
+    _check_finite(args.validation, x_held, model.working_memory)
+    return x_held, y_held
 
 
 def _axes(model: KeyValueClassifier, x: Array, y: Array) -> dict[str, int]:
@@ -515,6 +555,27 @@ def _check_batch(path: str, examples: int, batch_size: int) -> None:
             f"{path} has {examples:,} examples, fewer than a batch of {batch_size:,}: "
             f"set --batch-size to at most {examples}"
         )
+
+
+def _check_finite(path: str, x: Array, working_memory: float) -> None:
+    try:
+        for _ in read_chunks(x, chunk_rows(8 * x.shape[1], working_memory)):
+            pass  # reading refuses what is not finite
+    except InputError as error:
+        raise InputError(f"{path} cannot be used: {error}") from error
+
+
+def _check_names(args: argparse.Namespace, *files: tuple[str | None, str | None]) -> None:
+    """Refuse a name that no file of features, or of labels where they are apart, has a use for."""
+    parquet = [x for x, _ in files if x is not None and x.lower().endswith(".parquet")]  # without the column of labels
+    _check_name("--x-name", args.x_name, *(x for x, _ in files))
+    _check_name("--y-name", args.y_name, *(y or x for x, y in files), *parquet)
+
+
+def _check_name(flag: str, name: str | None, *files: str | None) -> None:
+    given = [path for path in files if path is not None]
+    if name is not None and not any(map(has_names, given)):
+        raise InputError(f"{flag} is {name!r}, and there are no named arrays in {', '.join(given)}: leave {flag} out")
 
 
 def _check_width(args: argparse.Namespace, model: KeyValueClassifier, x: Array) -> None:
@@ -543,14 +604,13 @@ def _predict(model: KeyValueClassifier, x: Array, args: argparse.Namespace) -> t
     return model.classes_[best], probabilities
 
 
-def _write_csv(file: BinaryIO, classes: Array, labels: Array, probabilities: Array | None) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+def _write_csv(
+    text: TextIO, classes: list[Any], labels: list[Any], probabilities: Any, form: Callable[[float], str]
+) -> None:
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["label", *([] if probabilities is None else classes.tolist())])
-    for i, label in enumerate(labels.tolist()):
-        writer.writerow([label, *([] if probabilities is None else map(str, probabilities[i]))])
-    text.flush()
-    text.detach()
+    writer.writerow(["label", *([] if probabilities is None else classes)])
+    for i, label in enumerate(labels):
+        writer.writerow([label, *([] if probabilities is None else map(form, probabilities[i]))])
 
 
 def _aligned(rows: list[tuple[str, str]]) -> list[str]:
@@ -558,8 +618,8 @@ def _aligned(rows: list[tuple[str, str]]) -> list[str]:
     return [f"{name:<{width}}{text}" for name, text in rows]
 
 
-def _size(count: int) -> str:
-    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.1f} KiB"
+def _first_ten(items: list[Any]) -> str:
+    return ", ".join(map(str, items[:10])) + (f", ... ({len(items):,} in all)" if len(items) > 10 else "")
 
 
 def _plain(value: Any) -> Any:
@@ -573,22 +633,17 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _say_why_slow() -> None:
-    if kernels.WHY_SLOW is not None:
-        print(f"excise: note: {kernels.WHY_SLOW}", file=sys.stderr)
-
-
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"excise: warning: {_one_line(message)}", file=sys.stderr)
+    say(f"excise: warning: {_one_line(message)}")
 
 
 def _print(text: str) -> None:
-    print(text)
-    sys.stdout.flush()  # here, where a reader that has gone or a full disk can still be told
+    if sys.stdout is not None:  # closed by someone who wants no output
+        print(text, flush=True)  # now, while a reader that has gone or a full disk can still be told
 
 
 def _fail(message: str, code: int = 2) -> int:
-    print(f"excise: {_one_line(message)}", file=sys.stderr)
+    say(f"excise: {_one_line(message)}")
     return code
 
 

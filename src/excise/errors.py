@@ -3,7 +3,7 @@
     ExciseError
     ├── InputError          a value, an array or a file of features that cannot be used (a ValueError)
     ├── ModelFileError      a model file that cannot be written, or is foreign, truncated, corrupted or newer
-    └── MissingExtraError   an optional dependency that is not installed (an ImportError)
+    └── MissingExtraError   an optional dependency that is not installed, or does not load (an ImportError)
 
 The shell prints the sentence alone and exits with 2.
 """
@@ -25,14 +25,17 @@ class ModelFileError(ExciseError):
 
 
 class MissingExtraError(ExciseError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed, or does not load."""
 
 
 def import_extra(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional dependency, or say in one sentence which pip command brings it."""
+    """Import an optional dependency, or say in one sentence which pip command brings it, or why it does not load."""
+    package = module.split(".")[0]
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(
-            f"{purpose} needs {module.split('.')[0]}, which is not installed: pip install 'excise[{extra}]'"
-        ) from error
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            problem = f"which is not installed: pip install 'excise[{extra}]'"
+        else:
+            problem = f"which is installed but does not load ({' '.join(str(error).split())}): mend or reinstall it"
+        raise MissingExtraError(f"{purpose} needs {package}, {problem}") from error

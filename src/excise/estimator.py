@@ -3,6 +3,7 @@
 import copy
 import numbers
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from os import PathLike
 from typing import Any, NamedTuple
@@ -206,6 +207,11 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Logits (n, v) float32, one column per class also where there are two."""
         X = self._features(X)
         return self.bottleneck_.logits(X, kernels.available_threads(self.n_jobs), self.working_memory)
+
+    def iterate_logits(self, X: Any) -> Iterator[tuple[int, Array]]:
+        """Pairs (first row, logits (b, v) float32) of X chunk by chunk, where all of them would not fit in memory."""
+        X = self._features(X)
+        yield from self.bottleneck_.iterate_logits(X, kernels.available_threads(self.n_jobs), self.working_memory)
 
     def decision_function(self, X: Any) -> Array:
         """Logits (n, v); for two classes their difference (n,), as scikit-learn has it."""

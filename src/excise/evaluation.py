@@ -12,7 +12,7 @@ from excise.errors import InputError
 from excise.estimator import KeyValueClassifier
 from excise.progress import track
 
-ROWS = 8192  # examples whose logits are held at once
+ROWS = 8192  # training examples whose logits are held at once
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ def iterate_logits(
 ) -> Iterator[tuple[int, Array]]:
     """Pairs (first row, logits (b, v)) of X (n, f), in bounded memory."""
     with track(label, len(X), "examples", verbose) as progress:
-        for start in range(0, len(X), ROWS):
-            logits = model.logits(X[start : start + ROWS])
+        for start, logits in model.iterate_logits(X):
             progress.advance(len(logits))
             yield start, logits
 

@@ -1,16 +1,17 @@
 """Progress on standard error: a bar with the time left on a terminal, plain lines elsewhere."""
 
+import math
 import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TextIO
 
 BAR_EVERY, PLAIN_EVERY = 0.1, 10.0  # seconds between two updates
-BAR_WIDTH = 24
+BAR_WIDTH = 10  # leaves room for the loss on a terminal of 80 columns
 CLEAR = "\x1b[K"  # from the cursor to the end of the line
 
 _stages: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
@@ -53,13 +54,16 @@ class Progress:
 
     def _show(self, last: bool) -> None:
         self._shown = time.monotonic()
-        line = self._line(self._shown - self._began)
+        elapsed = self._shown - self._began
         if self._bar:
             columns = shutil.get_terminal_size().columns
-            line = f"\r{line[: columns - 1]}{CLEAR}"
-        print(line, end="\n" if last or not self._bar else "", file=self._stream, flush=True)
+            line = f"\r{self._line(elapsed, columns)[: columns - 1]}{CLEAR}"
+        else:
+            line = self._line(elapsed)
+        _write(line, self._stream, end="\n" if last or not self._bar else "")
 
-    def _line(self, elapsed: float) -> str:
+    def _line(self, elapsed: float, columns: float = math.inf) -> str:
+        """What is shown, less the parts that do not fit into `columns`."""
         share = min(1.0, self._done / self._total) if self._total else 1.0
         rate = self._done / elapsed if elapsed > 0 else 0.0
         when = duration(elapsed)
@@ -67,8 +71,17 @@ class Progress:
             when = f"{duration(elapsed * (1 - share) / share)} left" if share else "time left unknown"
         filled = int(BAR_WIDTH * share)
         bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] " if self._bar else ""
-        line = f"{self._label:<9}{bar}{int(100 * share):3d}%  {rate:,.0f} {self._unit}/s  {when}"
-        return f"{line}  {self._note}" if self._note else line
+        line = f"{self._label:<9}{bar}{int(100 * share):3d}%"
+        for part in (when, self._note, f"{rate:,.0f} {self._unit}/s"):
+            if part and len(line) + 2 + len(part) < columns:
+                line += f"  {part}"
+        return line
+
+
+def say(line: str) -> None:
+    """One line on standard error."""
+    if sys.stderr is not None:
+        _write(line, sys.stderr)
 
 
 def track(label: str, total: int, unit: str, verbose: int) -> Progress:
@@ -99,3 +112,9 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _write(text: str, stream: TextIO, end: str = "\n") -> None:
+    """The text at once; a stream that is full or no longer read is no reason to stop the work."""
+    with suppress(OSError):
+        print(text, end=end, file=stream, flush=True)

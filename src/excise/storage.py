@@ -81,7 +81,7 @@ def _metadata(model: KeyValueClassifier, tensors: dict[str, Array]) -> dict[str,
         "parameters": _parameters(model),
         "bottleneck": {"top_k": int(model.bottleneck_.top_k), "decoder": model.bottleneck_.decoder},
         "classes": _describe_classes(model.classes_),
-        "history": [loss if math.isfinite(loss) else None for loss in model.history_],
+        "history": [float(loss) if math.isfinite(loss) else None for loss in model.history_],
         "versions": {"excise": __version__, "numpy": np.__version__, "scikit-learn": sklearn.__version__},
         "sha256": {name: hashlib.sha256(_bytes(tensor)).hexdigest() for name, tensor in tensors.items()},
     }
@@ -92,10 +92,12 @@ def _metadata(model: KeyValueClassifier, tensors: dict[str, Array]) -> dict[str,
 
 
 def _parameters(model: KeyValueClassifier) -> dict[str, Any]:
-    parameters = model.get_params(deep=False)
+    """The parameters; those of the layout as the bottleneck was built, whatever they have been set to since."""
+    parameters = {**model.get_params(deep=False), **model.bottleneck_.layout}
+    seed = parameters["random_state"]
+    # The state of a generator is not a parameter to repeat.
+    parameters["random_state"] = int(seed) if isinstance(seed, numbers.Integral) else None
     check_parameters(parameters)
-    if not isinstance(parameters["random_state"], numbers.Integral):
-        parameters["random_state"] = None  # the state of a generator is not a parameter to repeat
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
     for name in OF_THE_MACHINE:
         del plain[name]
@@ -161,15 +163,17 @@ def _open(path: str | PathLike[str]) -> TensorFile:
 def _restore(path: str | PathLike[str], file: TensorFile) -> KeyValueClassifier:
     sizes = _check_shapes(path, file)
     metadata = file.metadata
-    model = KeyValueClassifier(**_read_parameters(path, metadata))
+    parameters = _read_parameters(path, metadata)
     layout = _json(path, metadata, "bottleneck", dict)
     top_k, decoder = layout.get("top_k"), layout.get("decoder")
     if type(top_k) is not int or not 1 <= top_k <= min(MOST_RETRIEVED, sizes["m"]) or decoder not in DECODERS:
         raise _damaged(path, f"it cannot retrieve {top_k!r} pairs with decoder {decoder!r}")
     tensors = file.tensors
-    model.bottleneck_ = Bottleneck(
+    bottleneck = Bottleneck(
         tensors["projection"], tensors["keys"], tensors["values"], top_k, decoder, tensors.get("mask")
     )
+    model = KeyValueClassifier(**{**parameters, **bottleneck.layout})
+    model.bottleneck_ = bottleneck
     model.classes_ = _read_classes(path, metadata, sizes["v"])
     model.n_features_in_ = sizes["f"]
     if "feature_names" in metadata:
@@ -178,7 +182,9 @@ def _restore(path: str | PathLike[str], file: TensorFile) -> KeyValueClassifier:
             raise _damaged(path, f"it names {len(names)} features and has {sizes['f']}")
         model.feature_names_in_ = np.array(names, dtype=object)
     history = _json(path, metadata, "history", list)
-    model.history_ = [math.nan if loss is None else float(loss) for loss in history]
+    if not all(loss is None or type(loss) is float for loss in history):
+        raise _damaged(path, "its history is not a list of losses")
+    model.history_ = [math.nan if loss is None else loss for loss in history]
     return model
 
 
@@ -205,7 +211,7 @@ def _check_shapes(path: str | PathLike[str], file: TensorFile) -> dict[str, int]
 def _read_parameters(path: str | PathLike[str], metadata: dict[str, str]) -> dict[str, Any]:
     parameters: dict[str, Any] = _json(path, metadata, "parameters", dict)
     known = KeyValueClassifier().get_params(deep=False)
-    unknown = sorted(set(parameters) - set(known))
+    unknown = sorted(set(parameters) - (set(known) - set(OF_THE_MACHINE)))
     if unknown:
         raise ModelFileError(
             f"{fspath(path)} was written by a newer excise (it has a parameter {unknown[0]!r}): "
@@ -213,8 +219,11 @@ def _read_parameters(path: str | PathLike[str], metadata: dict[str, str]) -> dic
         )
     try:
         check_parameters({**known, **parameters})
-    except (InputError, TypeError) as error:
+    except (InputError, TypeError, OverflowError) as error:
         raise _damaged(path, str(error)) from error
+    seed = parameters.get("random_state")
+    if seed is not None and type(seed) is not int:
+        raise _damaged(path, f"random_state is {seed!r}, neither a whole number nor null")
     return parameters
 
 
@@ -224,12 +233,14 @@ def _read_classes(path: str | PathLike[str], metadata: dict[str, str], count: in
     text = kind == "object" or (isinstance(kind, str) and kind[:1] == "U" and kind[1:].isdigit())
     if not isinstance(values, list) or not (text or kind in _CLASS_TYPES):
         raise _damaged(path, f"its classes are of an unknown type, {kind!r}")
-    if not all(isinstance(value, str if text else (bool, int, float)) for value in values):
-        raise _damaged(path, f"its classes are not all {kind}")
+    wanted = str if text else type(np.zeros((), kind).item())
     try:
-        classes = np.array(values, dtype=kind)
+        with np.errstate(over="ignore"):
+            classes = np.array(values, dtype=kind)
     except (ValueError, OverflowError, TypeError, MemoryError) as error:
         raise _damaged(path, f"its classes are not all {kind}") from error
+    if not all(type(value) is wanted for value in values) or classes.tolist() != values:  # else 1.7 is read as 1
+        raise _damaged(path, f"its classes are not all {kind}")
     if len(classes) != count or count < 2 or not (classes[1:] > classes[:-1]).all():
         raise _damaged(path, f"it has values for {count} classes and lists {len(classes)}, in order and without equals")
     return classes

@@ -101,9 +101,16 @@ class Bottleneck:
     def logits(self, features: Array, threads: int = 1, working_memory: float = 256) -> Array:
         """Logits (n, v) float32 of features (n, f)."""
         out = np.empty((len(features), self.values.shape[2]), np.float32)
-        for start, codes in self.iterate_codes(features, threads, working_memory):
-            out[start : start + len(codes)] = kernels.logits(codes, self.values, self.decoder, threads)
+        for start, part in self.iterate_logits(features, threads, working_memory):
+            out[start : start + len(part)] = part
         return out
+
+    def iterate_logits(
+        self, features: Array, threads: int = 1, working_memory: float = 256
+    ) -> Iterator[tuple[int, Array]]:
+        """Pairs (first row, logits (b, v) float32), in bounded memory."""
+        for start, codes in self.iterate_codes(features, threads, working_memory):
+            yield start, kernels.logits(codes, self.values, self.decoder, threads)
 
     def _keys(self) -> Any:
         if not self._prepared:

@@ -2,11 +2,12 @@
 
 import csv
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,35 +17,51 @@ from excise.tensorfile import MalformedError, open_tensors
 
 FEATURE_NAMES = ("X", "x", "features", "embeddings")
 LABEL_NAMES = ("y", "labels", "targets", "label")
+NAMED = (".npz", ".safetensors", ".parquet")  # kinds of files that hold arrays or columns under names
+# One form for each number, so that no two words become one label: int() also takes 1_0, 007, +7 and other scripts.
+_WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]*")
 Location = str | PathLike[str]
 
 
+class Table(NamedTuple):
+    """What was read."""
+
+    x: Array  # features (n, f)
+    y: Array | None = None  # labels (n,)
+    names: list[str] | None = None  # of the columns of x, where each is a column of a .parquet file
+
+
 def read_features(
-    path: Location, labels: Location | None = None, x_name: str | None = None, y_name: str | None = None
-) -> tuple[Array, Array | None]:
-    """Features (n, f) of a file, and its labels (n,) or those of a second file; None where there are none.
+    path: Location,
+    labels: Location | None = None,
+    x_name: str | None = None,
+    y_name: str | None = None,
+    columns: list[str] | None = None,
+) -> Table:
+    """Features of a file, and its labels or those of a second file, if there are any.
 
     Arrays in .npz and .safetensors files and columns in .parquet files are found under their usual names
-    (X, x, features, embeddings; y, labels, targets, label), or under `x_name` and `y_name`.
+    (X, x, features, embeddings; y, labels, targets, label), or under `x_name` and `y_name`. `columns` are the names of
+    the features that a model was trained on: where a file names its own, these are taken, in this order.
     """
     path = Path(path)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path} is no file of features by its name: use one of {', '.join(_READERS)}")
     _check_exists(path)
-    x, y = reader(path, x_name, y_name, labels is None)
+    x, y, names = reader(path, x_name, y_name, labels is None, columns)
     if labels is not None:
         y = read_labels(labels, y_name)
     _check_features(path, x)
     if y is not None:
         y = _checked_labels(labels if labels is not None else path, y, len(x))
-    return x, y
+    return Table(x, y, names)
 
 
 def read_labels(path: Location, name: str | None = None) -> Array:
     """Labels (n,) of a .npy, .npz or .safetensors file, or of a .txt or .csv file with one label a line.
 
-    Lines are read as integers where all of them are, else as text.
+    Lines are read as integers where all of them are written as Python writes them, else as text: 7 and 007 differ.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -59,35 +76,43 @@ def read_labels(path: Location, name: str | None = None) -> Array:
     raise InputError(f"{path} is no file of labels by its name: use .npy, .npz, .safetensors, .txt or .csv")
 
 
+def has_names(path: Location) -> bool:
+    """Whether a file holds arrays or columns under names, to choose from."""
+    return Path(path).suffix.lower() in NAMED
+
+
 # -- formats ----------------------------------------------------------------------------------------------------------
 
 
-def _read_npy(path: Path, x_name: str | None, y_name: str | None, labelled: bool) -> tuple[Array, Array | None]:
-    return _load_npy(path), None
+def _read_npy(path: Path, *_: Any) -> Table:
+    return Table(_load_npy(path))
 
 
-def _read_archive(path: Path, x_name: str | None, y_name: str | None, labelled: bool) -> tuple[Array, Array | None]:
+def _read_archive(path: Path, x_name: str | None, y_name: str | None, labelled: bool, _: list[str] | None) -> Table:
     with _Archive(path) as archive:
         x = archive.array(x_name, FEATURE_NAMES, "features")
         wanted = labelled and (y_name is not None or archive.has(LABEL_NAMES))
-        return x, archive.array(y_name, LABEL_NAMES, "labels") if wanted else None
+        return Table(x, archive.array(y_name, LABEL_NAMES, "labels") if wanted else None)
 
 
-def _read_parquet(path: Path, x_name: str | None, y_name: str | None, labelled: bool) -> tuple[Array, Array | None]:
+def _read_parquet(
+    path: Path, x_name: str | None, y_name: str | None, labelled: bool, wanted: list[str] | None
+) -> Table:
     parquet = import_extra("pyarrow.parquet", "parquet", f"reading {path}")
     try:
         table = parquet.read_table(path)
+        index = _index_columns(table)
     except Exception as error:  # pyarrow's own errors derive from several built-in ones
         raise InputError(f"{path} cannot be read as parquet: {_first_line(error)}") from error
-    y_column = _pick(path, table.column_names, y_name, LABEL_NAMES, "labels", required=y_name is not None)
-    columns = [name for name in table.column_names if name != y_column]
-    chosen = _pick(path, columns, x_name, FEATURE_NAMES, "features", required=x_name is not None)
-    x = _parquet_features(path, table, [chosen] if chosen else columns)
-    y = None if y_column is None or not labelled else _parquet_labels(path, table[y_column])
-    return x, y
+    others = [name for name in table.column_names if name == y_name or name not in (wanted or ())]
+    y_column = _pick(path, others, y_name, LABEL_NAMES, "labels", required=y_name is not None)
+    columns = [name for name in table.column_names if name not in index and name != y_column]
+    x, names = _parquet_features(path, table, columns, x_name, wanted)
+    y = _parquet_labels(path, table[y_column]) if labelled and y_column is not None else None
+    return Table(x, y, names)
 
 
-_READERS: dict[str, Callable[[Path, str | None, str | None, bool], tuple[Array, Array | None]]] = {
+_READERS: dict[str, Callable[[Path, str | None, str | None, bool, list[str] | None], Table]] = {
     ".npy": _read_npy,
     ".npz": _read_archive,
     ".safetensors": _read_archive,
@@ -167,13 +192,52 @@ class _Archive:
         return array
 
 
-def _parquet_features(path: Path, table: Any, columns: list[str]) -> Array:
+def _index_columns(table: Any) -> set[str]:
+    """Columns in which pandas wrote its index: they number the rows and are no features."""
+    noted = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    return {name for name in table.column_names if name in noted or re.fullmatch(r"__index_level_\d+__", name)}
+
+
+def _parquet_features(
+    path: Path, table: Any, columns: list[str], x_name: str | None, wanted: list[str] | None
+) -> tuple[Array, list[str] | None]:
+    """Features (n, f) from the columns, and their names where each is a column of its own."""
+    if wanted is not None and x_name is None and set(wanted) <= set(columns):
+        return _parquet_columns(path, table, wanted), wanted
+    chosen = _pick(path, columns, x_name, FEATURE_NAMES, "features", required=x_name is not None)
+    names = columns if chosen is None else [chosen]
+    vectors = _column_of_lists(table, names)
+    if vectors is not None:
+        return _parquet_lists(path, table[vectors], vectors), None
+    if wanted is not None and names != wanted:
+        raise _misses(path, columns if x_name is None else names, wanted)
+    return _parquet_columns(path, table, names), names
+
+
+def _misses(path: Path, columns: list[str], wanted: list[str]) -> InputError:
+    missing = [name for name in wanted if name not in columns]
+    extra = [name for name in columns if name not in wanted]
+    return InputError(
+        f"{path} lacks the features {_some(missing)}, which the model was trained on, and holds "
+        f"{_some(extra) if extra else 'nothing'} instead: use the names of the training data"
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+def _column_of_lists(table: Any, columns: list[str]) -> str | None:
+    """The one column whose rows are whole feature vectors; text beside it, as file names, is passed over."""
+    kinds = {name: table.schema.field(name).type for name in columns}
+    lists = [name for name in columns if _is_list(kinds[name])]
+    return lists[0] if len(lists) == 1 and not any(map(_is_number, kinds.values())) else None
+
+
+def _parquet_columns(path: Path, table: Any, columns: list[str]) -> Array:
     from pyarrow import types
 
     kinds = {name: table.schema.field(name).type for name in columns}
-    lists = [name for name in columns if _is_list(kinds[name])]
-    if len(lists) == 1 and not any(map(_is_number, kinds.values())):  # text beside it, as file names, is passed over
-        return _parquet_lists(path, table[lists[0]], lists[0])
     wrong = next((name for name in columns if not _is_number(kinds[name])), None)
     if wrong is not None:
         raise InputError(
@@ -228,9 +292,11 @@ def _read_lines(path: Path) -> Array:
     if wide is not None:
         raise InputError(f"{path} has a line with {len(wide)} values: it must hold one label a line and nothing else")
     words = [row[0].strip() for row in rows]
+    if not all(map(_WHOLE_NUMBER.fullmatch, words)):
+        return np.array(words)
     try:
         return np.array([int(word) for word in words], dtype=np.int64)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError):  # too long for int, or for 64 bits
         return np.array(words)
 
 
