@@ -1,7 +1,7 @@
 """The speed: picks the compiled kernels where they were built, else their numpy reference, once at import.
 
 `EXCISE_KERNELS` chooses by hand: `reference`, or an instruction set that this machine has
-(`avx512`, `avx2`, `neon`, `plain`).
+(`avx512vnni`, `avx512`, `avx2`, `neon`, `plain`).
 """
 
 import importlib
