@@ -37,7 +37,7 @@ def test_arm_and_x86_give_the_same_bytes(tmp_path: Path) -> None:
     avx512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]
     (tmp_path / "x86").mkdir()
     (tmp_path / "arm").mkdir()
-    x86 = {"avx512": avx512, "avx2": ["-mavx2", "-mfma"], "plain": []}
+    x86 = {"avx512vnni": [*avx512, "-mavx512vnni"], "avx512": avx512, "avx2": ["-mavx2", "-mfma"], "plain": []}
     here = digests("g++", tmp_path / "x86", x86, [])
     there = digests(CROSS, tmp_path / "arm", {"neon": [], "plain": []}, [EMULATOR])
     assert {"neon", "plain"} <= set(there)

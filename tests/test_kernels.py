@@ -199,6 +199,20 @@ def test_training_with_long_rests_agrees_with_the_dense_optimiser(options, k):
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_training_gives_the_same_bits_on_every_instruction_set(options, instruction_set):
+    rng = np.random.default_rng(0)
+    codes, labels = some_codes(rng, 200, 4, 50, 2, 0.05), rng.integers(0, 19, 200)
+    values, order = rng.standard_normal((4, 50, 19)).astype(np.float32), rng.integers(0, 200, 4000)
+
+    def trained(name):
+        assert native.use(name)
+        trainer = native.ValueTrainer(values, options)
+        return trainer.train(codes, labels, order, 8, 1), trainer.values(1).tobytes()
+
+    assert trained(instruction_set) == trained("plain")
+
+
 def test_a_row_that_no_example_touches_keeps_its_bits():
     rng = np.random.default_rng(0)
     codes, labels = rng.integers(0, 30, (50, 2, 1)).astype(np.uint16), rng.integers(0, 3, 50)
