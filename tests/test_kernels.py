@@ -70,7 +70,7 @@ def test_all_keys_equal(k):
     st.integers(513, 900),
     st.integers(1, 17),
     st.sampled_from([1, 2, 10]),
-    st.sampled_from([1e-25, 1e-9, 1.0, 1e9, 1e14]),
+    st.sampled_from([1e-25, 1e-9, 1.0, 1e9, 1e12]),
     st.sampled_from([0.0, 3.0, 1e3]),
     st.sampled_from(["none", "long keys", "long queries", "near ties"]),
     st.integers(0, 99),
