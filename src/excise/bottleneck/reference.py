@@ -224,7 +224,8 @@ class ValueTrainer:
         total = 0.0
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            total += self._train_batch(codes[rows], labels[rows])
+            with np.errstate(over="ignore", invalid="ignore"):  # training that runs away is seen by its loss
+                total += self._train_batch(codes[rows], labels[rows])
         return total
 
     def _train_batch(self, codes: Array, labels: Array) -> float:
