@@ -98,5 +98,14 @@ def codes(settings: Settings, classes: int, top_k: int) -> NDArray[np.uint16]:
     )
 
 
+def repeated(keys: Array) -> NDArray[np.bool_]:
+    """Pairs (c, m) whose key equals that of a lower pair of the codebook: dead keys may take the same example."""
+    rows = np.ascontiguousarray(keys).view(f"V{keys.itemsize * keys.shape[2]}")[..., 0]  # (c, m), a key an item
+    out = np.ones(rows.shape, np.bool_)
+    for own, flags in zip(rows, out, strict=True):
+        flags[np.unique(own, return_index=True)[1]] = False
+    return out
+
+
 def _has_real(settings: Settings, classes: int) -> bool:
     return not settings.quick and path_of(f"cifar{classes}-resnet50", settings.shared).exists()

@@ -30,7 +30,7 @@ def run(settings: Settings) -> Iterator[Row]:
             "ICML-2023 formulation",
             lambda: [peer.step(z[s : s + BATCH]) for s in range(0, few, BATCH)],
             few,
-            {"note": f"{few // BATCH} of {-(-len(z) // BATCH)} batches timed"},
+            len(z),
         ),
     ]
     checked = agreement(start[:4], z[: 8 * BATCH, :4], settings)

@@ -6,7 +6,7 @@ from shutil import which
 import numpy as np
 from experiments.record import say
 
-from benchmarks.inputs import Codebook, Settings, codebook, dataset, source
+from benchmarks.inputs import Codebook, Settings, codebook, dataset, repeated, source
 from benchmarks.peers import faiss_search, icml_reference, pypi_package
 from benchmarks.peers.torch_search import PLAIN, TUNED, Form, TorchSearch
 from benchmarks.timing import Contender, Row, fastest, measure
@@ -14,6 +14,7 @@ from excise.bottleneck import kernels
 
 CASES = ((1, 8), (1, 14), (10, 8))  # (top_k, key_dim)
 PEAK = "multiply-add peak"
+TOLERANCE = 1e-5  # between two squared distances, relative to |z|^2 + |key|^2
 
 
 def run(settings: Settings) -> Iterator[Row]:
@@ -22,9 +23,10 @@ def run(settings: Settings) -> Iterator[Row]:
         book = codebook(settings, 10, key_dim)
         data = dataset(settings, 10)
         z = book.project(data.x_train[: settings.size(8192, 256)], settings.threads)
+        shown = {"features": source(settings, 10), "repeated_keys": float(repeated(book.keys).mean())}
         for found in compare(case_name(top_k, key_dim), book, z, top_k, settings):
             say(f"  {found['case']}: {found['subject']}: {found['rate']:,.0f} {found['unit']}")
-            yield {"features": source(settings, 10), **found}
+            yield {**shown, **found}
 
 
 def case_name(top_k: int, key_dim: int) -> str:
@@ -38,13 +40,14 @@ def compare(case: str, book: Codebook, z: np.ndarray, top_k: int, settings: Sett
     ours = prepared.nearest(z, top_k, settings.threads)
     few = z[: settings.size(2048, 256)]
     forms = torch_forms(book.keys, top_k, len(few), settings)
-    trials = list(time_torch(case, forms, book.keys, few, ours, settings))
+    trials = list(time_torch(case, forms, book.keys, few, ours, len(z), settings))
     yield from trials
     peaks: list[float] = []
     contenders = [
         Contender("excise", lambda: prepared.nearest(z, top_k, settings.threads), len(z)),
+        *floats_only(book.keys, z, top_k, settings),
         *peak(settings, peaks),
-        *best_torch(forms, trials, few),
+        *best_torch(forms, trials, few, len(z)),
         *others(book.keys, z, top_k, settings),
     ]
     checked = verify((c for c in contenders if c.name != PEAK), book.keys, z, ours)
@@ -70,7 +73,19 @@ def summaries(rows: list[Row]) -> Iterator[Row]:
             yield fastest(own, name, unit="examples/s")
 
 
-def best_torch(forms: list[Form], trials: list[Row], z: np.ndarray) -> Iterator[Contender]:
+def floats_only(keys: np.ndarray, z: np.ndarray, top_k: int, settings: Settings) -> Iterator[Contender]:
+    """The search without whole numbers where the one in use has them; keys keep the set they were prepared for."""
+    if kernels.BACKEND != "avx512vnni":
+        return
+    from excise import _native
+
+    _native.use("avx512")
+    prepared = kernels.PreparedKeys(keys, None)
+    _native.use(kernels.BACKEND)
+    yield Contender("excise, floats only (avx512)", lambda: prepared.nearest(z, top_k, settings.threads), len(z))
+
+
+def best_torch(forms: list[Form], trials: list[Row], z: np.ndarray, whole: int) -> Iterator[Contender]:
     """The fastest form of each family."""
     searches = {form.name: form.search for form in forms}
     for family in (PLAIN, TUNED):
@@ -78,7 +93,7 @@ def best_torch(forms: list[Form], trials: list[Row], z: np.ndarray) -> Iterator[
         if own:
             form = max(own, key=lambda row: row["rate"])["form"]
             search = searches[form]
-            yield Contender(f"torch, {family}", lambda search=search: search(z), len(z), {"form": form})
+            yield Contender(f"torch, {family}", lambda search=search: search(z), len(z), whole, {"form": form})
 
 
 def torch_forms(keys: np.ndarray, top_k: int, queries: int, settings: Settings) -> list[Form]:
@@ -88,10 +103,10 @@ def torch_forms(keys: np.ndarray, top_k: int, queries: int, settings: Settings) 
 
 
 def time_torch(
-    case: str, forms: list[Form], keys: np.ndarray, z: np.ndarray, ours: np.ndarray, settings: Settings
+    case: str, forms: list[Form], keys: np.ndarray, z: np.ndarray, ours: np.ndarray, whole: int, settings: Settings
 ) -> Iterator[Row]:
     """Every torch form, verified, then timed in turns."""
-    contenders = [Contender(form.name, lambda form=form: form.search(z), len(z)) for form in forms]
+    contenders = [Contender(form.name, lambda form=form: form.search(z), len(z), whole) for form in forms]
     families = {form.name: form.family for form in forms}
     checked = verify(contenders, keys, z, ours)
     for row in measure(case, contenders, settings.size(3, 1), budget=10):
@@ -111,34 +126,34 @@ def others(keys: np.ndarray, z: np.ndarray, top_k: int, settings: Settings) -> I
     if pypi_package.AVAILABLE:
         for block, search in pypi_package.searches(keys).items():
             part = few if block > 16 else few[:64]
-            yield Contender(f"PyPI package, {block} queries a call", lambda s=search, p=part: s(p), len(part))
-    yield Contender("ICML-2023 formulation", lambda: icml_reference.search(few, keys), len(few))
+            yield Contender(f"PyPI package, {block} queries a call", lambda s=search, p=part: s(p), len(part), len(z))
+    yield Contender("ICML-2023 formulation", lambda: icml_reference.search(few, keys), len(few), len(z))
 
 
 def verify(
     contenders: Iterable[Contender], keys: np.ndarray, z: np.ndarray, ours: np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """How far each contender's answers are ours; raises where they differ by more than rounding."""
+    """How far each contender's answers are ours; raises where they differ by more than rounding, or ours at all."""
     found = {}
     for contender in contenders:
         theirs = np.asarray(contender.run())
         found[contender.name] = agreement(z[: len(theirs)], keys, ours[: len(theirs)], theirs)
+        if contender.name.startswith("excise") and found[contender.name]["agreement"] < 1:
+            raise RuntimeError(f"{contender.name} gives other codes than excise")
     return found
 
 
 def agreement(z: np.ndarray, keys: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
-    """Share of equal codes, and how much farther our key is than theirs at worst, relative to |z|^2 + |key|^2."""
+    """Share of equal codes, of equal keys, and the worst gap between two distances, relative to |z|^2 + |key|^2."""
     n, c, k = np.nonzero(ours != theirs)
-    share = 1 - len(n) / ours.size
-    worst = 0.0
-    if len(n):
-        query = z[n, c].astype(np.float64)
-        mine, other = (keys[c, codes[n, c, k]].astype(np.float64) for codes in (ours, theirs))
-        gap = ((query - mine) ** 2).sum(1) - ((query - other) ** 2).sum(1)
-        worst = float((np.abs(gap) / ((query**2).sum(1) + (mine**2).sum(1))).max())
-    if worst > 1e-4:
-        raise RuntimeError(f"a peer gives other answers: relative distance {worst:g}, {share:.4%} of codes equal")
-    return {"agreement": share, "worst_excess": worst}
+    query = z[n, c].astype(np.float64)
+    mine, other = (keys[c, codes[n, c, k]].astype(np.float64) for codes in (ours, theirs))
+    gap = ((query - mine) ** 2).sum(1) - ((query - other) ** 2).sum(1)
+    worst = float((np.abs(gap) / ((query**2).sum(1) + (mine**2).sum(1))).max(initial=0))
+    codes_equal, keys_equal = (1 - int(count) / ours.size for count in (len(n), (mine != other).any(1).sum()))
+    if worst > TOLERANCE:
+        raise RuntimeError(f"a peer gives other answers: relative distance {worst:g}, {codes_equal:.4%} of codes equal")
+    return {"agreement": codes_equal, "keys_agreement": keys_equal, "worst_excess": worst}
 
 
 def flops(rate: float, keys: np.ndarray) -> float:

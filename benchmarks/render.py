@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.record import ROOT, read_json, say
 
+from benchmarks import full_gradient, nearest, prediction, scaling, value_training
 from benchmarks.run import PARTS, RESULTS
 from benchmarks.targets import TARGETS, Target
 from benchmarks.timing import Row
@@ -18,19 +19,46 @@ HEAD = """# Benchmarks
 
 Speed and memory, measured against named peers in one run: `make bench` (rendered by `python -m benchmarks.render`; no
 number here is typed by hand). Contenders are timed in turns, after a warm-up, with the same number of threads; ratios
-are of medians. Peers get their best settings, and before a peer is timed its answers are compared with ours.
+are of medians. Peers get their best settings, and before a peer is timed its answers are compared with ours. Who is
+much slower is timed on fewer examples and scaled, which the row says.
 
 256 codebooks x 4096 pairs, float32, unless a row says otherwise. *torch, plain* is the fastest form of one product and
 one reduction (`addmm`, `baddbmm` or `cdist`, then `min`, `argmin` or `topk`); *torch, fastest form* may also reduce in
-two stages or be compiled. The multiply-add peak bounds all: no search that computes every distance can be faster.
+two stages or be compiled.
+"""
+PEAK_NOTE = """
+The multiply-add peak is that of floats: it bounds every search that computes all distances in floats. The `avx512vnni`
+kernels may exceed it, because they search in 16-bit whole numbers and settle near ties in floats; their answers are
+those of the float search to the bit.
 """
 NOTES = {
-    "nearest": "Codes agree where *agreement* is 1; elsewhere a near tie was decided by rounding.",
-    "keys": "The keys agree where a key coordinate is the same to a thousandth, after the same draws for dead keys.",
-    "values": "Seconds of one epoch. *difference* is the largest between a value of ours and torch's after 40 steps.",
-    "gradient": "Seconds of one gradient of all examples. scikit-learn's evaluations are counted and timed one by one.",
-    "prediction": "From features to labels. For a batch of one, seconds are the median of single calls.",
-    "memory": "Peak anonymous memory above inputs and table, `working_memory` at its default.",
+    "nearest": f"""
+*Agreement* is the share of equal codes. Dead keys are overwritten by examples of a batch, several by the same one, so
+keys repeat; of equal keys ours takes the lowest pair and others take any, which counts most where many keys are
+retrieved. *Up to equal keys* is the share of codes that name equal keys; the rest are near ties that rounding decided:
+where a squared distance differs from ours by more than {nearest.TOLERANCE:g} of |z|^2 + |key|^2, the run stops.
+""",
+    "keys": """
+*Agreement* is the share of key coordinates that are equal to a thousandth, after the same draws for dead keys.
+""",
+    "values": f"""
+Seconds of one epoch. *Difference* is the largest between a value of ours and of that trainer, after the same random
+values and {value_training.STEPS} steps; if it exceeds {value_training.TOLERANCE:g}, the run stops.
+""",
+    "gradient": f"""
+Seconds of one gradient of all examples. *Difference* is the largest from ours, relative to the largest coordinate; if
+it exceeds {full_gradient.TOLERANCE:g}, the run stops. scikit-learn's evaluations are counted and timed one by one.
+""",
+    "prediction": f"""
+From features to labels. For a batch of one, seconds are the median of single calls. The keys that torch finds are
+compared with ours as above, its logits with those that its codes stand for: *difference*, relative to the largest; if
+it exceeds {prediction.TOLERANCE:g}, the run stops.
+""",
+    "memory": """
+Peak anonymous memory above inputs and table, `working_memory` at its default. The table is what coding is given, keys
+and values, and what key initialisation gives back, keys. Laying keys out for search is part of coding; the codes that
+`fit` keeps count.
+""",
 }
 
 
@@ -51,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def page(result: dict[str, Any]) -> str:
     """The whole document."""
-    sections = [HEAD, setting(result), "## Asked and measured\n\n" + targets(result)]
+    sections = [HEAD, setting(result), f"## Asked and measured\n{PEAK_NOTE}\n{targets(result)}"]
     sections += [part(result, name) for name in NOTES]
     sections.append(figure(result))
     return "\n".join(sections)
@@ -70,7 +98,7 @@ def setting(result: dict[str, Any]) -> str:
 def describe(found: dict[str, Any]) -> str:
     """One part's provenance in a line."""
     hardware, own = found["hardware"], found["configuration"]
-    libraries = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if name != "excise")
+    libraries = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     quick = "**a quick run, whose numbers mean nothing**; " if own["quick"] else ""
     return (
         f"{quick}{hardware['cpu']}, {hardware['cores']} cores, {hardware['memory_gib']} GiB, {hardware['system']}; "
@@ -126,12 +154,20 @@ def part(result: dict[str, Any], name: str) -> str:
     """All rows of a part, one table for each case."""
     rows = all_rows(result, name)
     title = (PARTS[name].__module__.rsplit(".", 1)[-1]).replace("_", " ").capitalize()
-    text = f"## {title}\n\n{NOTES[name]}\n"
+    text = f"## {title}\n{NOTES[name]}"
     if not rows:
         return text + f"\n{MISSING.capitalize()}.\n"
     for case in dict.fromkeys(row["case"] for row in rows):
         own = [row for row in rows if row["case"] == case]
-        text += f"\n### {case.capitalize()}\n\nFeatures: {own[0].get('features', 'as above')}.\n\n" + case_table(own)
+        text += f"\n### {case.capitalize()}\n\n{inputs(own[0])}\n\n{case_table(own)}"
+    return text
+
+
+def inputs(row: Row) -> str:
+    """Features, and how many of the keys repeat others."""
+    text = f"Features: {row['features']}."
+    if "repeated_keys" in row:
+        text += f" {row['repeated_keys']:.1%} of the keys equal that of a lower pair of their codebook."
     return text
 
 
@@ -159,6 +195,8 @@ def remarks(row: Row) -> str:
         found.append(f"{row['evaluations']} evaluations in {row['iterations']} iterations")
     if "agreement" in row:
         found.append(f"agreement {row['agreement']:.6g}")
+    if row.get("keys_agreement", 1) < 1:
+        found[-1] += f" ({row['keys_agreement']:.6g} up to equal keys)"
     if "largest_difference" in row:
         found.append(f"difference {row['largest_difference']:.1e}")
     if "repeats" in row:
@@ -186,29 +224,47 @@ def figure(result: dict[str, Any]) -> str:
     text = "## How cost grows\n\n"
     if not rows:
         return text + f"{MISSING.capitalize()}.\n"
-    text += f"![Seconds against size]({FIGURE.parent.name}/{FIGURE.name})\n\n"
-    text += "Random features; 64 codebooks x 1024 pairs, key size 8, top-1, 10 classes where nothing else is said.\n\n"
-    lines = [[row["what"], row["value"], row["subject"], amount(row)] for row in rows if row["axis"] == "layout"]
-    return text + table(("what", "codebooks x pairs", "who", "examples a second"), lines)
+    text += f"![Cost of an example against every size]({FIGURE.parent.name}/{FIGURE.name})\n{caption(rows)}\n"
+    head = ("what", "codebooks x pairs", "who", "examples a second", "remarks")
+    own = [row for row in rows if row["axis"] == "layout"]
+    lines = [[row["what"], row["value"], row["subject"], amount(row), remarks(row)] for row in own]
+    return text + table(head, lines)
+
+
+def caption(rows: list[Row]) -> str:
+    """What is drawn, and whose points are scaled."""
+    base, timed = scaling.Point(), {}
+    for row in rows:
+        if "timed" in row:
+            timed[row["subject"]] = max(row["timed"], timed.get(row["subject"], 0))
+    scaled = ", ".join(f"{subject} (at most {most:,})" for subject, most in timed.items())
+    return f"""
+Random inputs. The panels of a column share their vertical axis and one base point, measured once: {base.n:,} examples,
+{base.c} codebooks x {base.m} pairs, key size {base.d}, top-{base.k}, {base.v} classes, all threads. A level line
+against *examples* means that the whole cost grows in proportion to them. Training is one epoch, its table read at the
+end.
+Timed on fewer examples and scaled: {scaled or "nobody"}.
+"""
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Small multiples: microseconds an example against size, one panel for each sweep."""
+    """Microseconds an example against size: a column for each kind of work, a row for each axis."""
     import matplotlib.pyplot as plt
 
-    panels = list(dict.fromkeys((row["what"], row["axis"]) for row in rows if row["axis"] != "layout"))
-    columns = 4
-    height = -(-len(panels) // columns)
-    grid, axes = plt.subplots(height, columns, figsize=(3.1 * columns, 2.6 * height), squeeze=False, sharey=False)
-    for panel, axis in zip(panels, axes.flat, strict=False):
-        draw_panel(axis, [row for row in rows if (row["what"], row["axis"]) == panel], *panel)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_visible(False)
-    handles = {label: h for axis in axes.flat for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    grid.legend(handles.values(), handles.keys(), loc="lower right", frameon=False)
+    kinds = list(dict.fromkeys(row["what"] for row in rows))
+    grid, panels = plt.subplots(len(AXES), len(kinds), figsize=(13, 15), squeeze=False, sharey="col")
+    for column, what in zip(panels.T, kinds, strict=True):
+        own = [row for row in rows if row["what"] == what]
+        colours = dict(zip(dict.fromkeys(row["subject"] for row in own), COLOURS, strict=False))
+        column[0].set_title(what, loc="left", fontsize=13)
+        for panel, size in zip(column, AXES, strict=True):
+            draw_panel(panel, [row for row in own if row["axis"] == size], size, colours)
+        legend(column, colours)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("µs an example")
     grid.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
-    grid.savefig(path, dpi=110)
+    grid.savefig(path, dpi=100)
     plt.close(grid)
 
 
@@ -221,32 +277,35 @@ AXES = {
     "v": "classes",
     "threads": "threads",
 }
-COLOURS = {"excise": "#0b6e4f", "torch, two stages": "#c8553d", "torch, plain": "#e8a33d"}
+COLOURS = ("#0b6e4f", "#e8a33d", "#c8553d", "#5b6c8f")
 
 
-def draw_panel(axis: Any, rows: list[Row], what: str, size: str) -> None:
-    """One sweep; total seconds against the number of examples, microseconds an example against the rest."""
-    for subject in dict.fromkeys(row["subject"] for row in rows):
+def draw_panel(panel: Any, rows: list[Row], size: str, colours: dict[str, str]) -> None:
+    """One sweep; nothing where the kind of work knows no such size."""
+    if not rows:
+        panel.set_axis_off()
+        return
+    for subject, colour in colours.items():
         own = [row for row in rows if row["subject"] == subject]
-        cost = [row["value"] / row["rate"] if size == "n" else 1e6 / row["rate"] for row in own]
-        colour = COLOURS.get(subject, "#5b6c8f")
-        axis.plot([row["value"] for row in own], cost, "o-", ms=3, lw=1.4, label=subject, color=colour)
-    from matplotlib.ticker import LogLocator
-
+        panel.plot([row["value"] for row in own], [1e6 / row["rate"] for row in own], "o-", ms=3, lw=1.4, color=colour)
     sizes = sorted({row["value"] for row in rows})
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sizes, [f"{value:,}" for value in sizes], fontsize=7, rotation=30)
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.minorticks_off()
-    low, high = axis.get_ylim()
-    axis.set_ylim(low if high > 12 * low else high / 12, high)  # at least a decade, so that small steps look small
-    axis.set_xlabel(AXES[size])
-    axis.set_ylabel("seconds" if size == "n" else "µs an example")
-    axis.set_title(what, loc="left", fontsize=9)
-    axis.grid(alpha=0.25, which="major")
-    axis.spines[["top", "right"]].set_visible(False)
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(sizes, [f"{value:,}" for value in sizes], fontsize=9)
+    panel.set_yscale("log")
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.minorticks_off()
+    panel.set_xlabel(AXES[size])
+    panel.grid(alpha=0.25)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def legend(column: Any, colours: dict[str, str]) -> None:
+    """Who is who, in the first place of the column that has no panel; else over its first."""
+    from matplotlib.lines import Line2D
+
+    free = next((panel for panel in column if not panel.axison), column[0])
+    lines = [Line2D([], [], color=colour, marker="o", ms=4) for colour in colours.values()]
+    free.legend(lines, colours, loc="center", frameon=False, fontsize=10)
 
 
 if __name__ == "__main__":

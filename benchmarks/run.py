@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from experiments.features import SHARED
 from experiments.record import ROOT, provenance, read_json, say, write_json
-from threadpoolctl import threadpool_limits
 
 from benchmarks import full_gradient, key_initialisation, memory, nearest, prediction, scaling, value_training
 from benchmarks.inputs import Settings
+from benchmarks.threads import limited
 from benchmarks.timing import Row
 from excise.bottleneck import kernels
 
@@ -35,15 +35,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure the parts asked for; each is written as soon as it is done and replaces its former self."""
     options = parse(arguments)
     settings = Settings(options.quick, options.shared, options.seed, options.threads)
-    torch.set_num_threads(options.threads)
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    with threadpool_limits(options.threads):
+    with limited(options.threads):
         for name in options.only:
             say(f"{name} ...")
-            began = time.perf_counter()
+            began, found = time.perf_counter(), {**provenance(), "configuration": configuration(settings)}
             rows = list(PARTS[name](settings))
             say(f"{name}: {time.perf_counter() - began:.0f} s")
-            record(options.output, name, settings, rows)
+            record(options.output, name, {**found, "rows": rows})
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -62,11 +61,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def record(path: Path, name: str, settings: Settings, rows: list[Row]) -> None:
+def record(path: Path, name: str, part: dict[str, Any]) -> None:
     """Put the rows of one part into the file, beside what they depend on."""
-    result = read_json(path)
-    parts = result.get("parts", {})
-    parts[name] = {**provenance(), "configuration": configuration(settings), "rows": rows}
+    parts = read_json(path).get("parts", {}) | {name: part}
     write_json(path, {"benchmark": "excise", "parts": {key: parts[key] for key in PARTS if key in parts}})
 
 

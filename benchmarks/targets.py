@@ -72,13 +72,8 @@ TARGETS: tuple[Target, ...] = (
     Target("full gradient", full_gradient.CASE, "scikit-learn L-BFGS, one evaluation", 10),
     Target("full gradient", full_gradient.CASE, "scikit-learn L-BFGS, one iteration", 10),
     *(
-        Target(
-            f"peak memory of {task}",
-            memory.case_name(task, memory.IMAGENET, memory.SMALL),
-            None,
-            memory.LIMIT,
-            "mib",
-        )
-        for task in (memory.CODING, memory.KEYS)
+        Target(f"peak memory of {job.task}, {job.layout}, n = {job.examples:,}", job.case, None, memory.LIMIT, "mib")
+        for job in (*memory.IMAGENET, *memory.PAPER)
+        if job.task != memory.FIT
     ),
 )

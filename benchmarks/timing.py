@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, Any]
+REST = 0.02  # seconds in which the threads of the last contender, who wait for more work by spinning, fall asleep
+SHORT = 0.1  # seconds; a shorter call would be timed with the caches and threads that others left
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time: `run` handles `work` units (examples, mostly) a call."""
+    """Something to time: `run` handles `work` units (examples, mostly) a call; seconds are scaled to `whole`."""
 
     name: str
     run: Callable[[], Any]
     work: float = 1
+    whole: float | None = None
     details: Row = field(default_factory=dict)
 
 
@@ -25,17 +28,24 @@ def interleave(contenders: Iterable[Contender], repeats: int, budget: float = 30
     Who has used its `budget` of seconds is left out of later rounds, but never before its second call.
     """
     contenders = list(contenders)
-    for contender in contenders:
-        contender.run()
+    short = {contender.name: seconds_of(contender.run) < SHORT for contender in contenders}
     seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for _ in range(repeats):
         for contender in contenders:
             spent = seconds[contender.name]
             if len(spent) < 2 or sum(spent) < budget:
-                began = time.perf_counter()
-                contender.run()
-                spent.append(time.perf_counter() - began)
+                time.sleep(REST)
+                if short[contender.name]:
+                    contender.run()
+                spent.append(seconds_of(contender.run))
     return seconds
+
+
+def seconds_of(act: Callable[[], Any]) -> float:
+    """How long one call takes."""
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
 
 
 def measure(case: str, contenders: Iterable[Contender], repeats: int, budget: float = 30) -> list[Row]:
@@ -46,18 +56,22 @@ def measure(case: str, contenders: Iterable[Contender], repeats: int, budget: fl
 
 
 def row(case: str, contender: Contender, seconds: list[float]) -> Row:
-    """Median and best of the calls."""
-    median = statistics.median(seconds)
-    return {
+    """Median and best of the calls; a note where less than the whole was timed."""
+    median, whole = statistics.median(seconds), contender.whole or contender.work
+    scale = whole / contender.work
+    found = {
         "case": case,
         "subject": contender.name,
-        "seconds": median,
-        "best_seconds": min(seconds),
+        "seconds": median * scale,
+        "best_seconds": min(seconds) * scale,
         "repeats": len(seconds),
-        "work": contender.work,
+        "work": whole,
         "rate": contender.work / median,
-        **contender.details,
     }
+    if scale > 1:
+        found["timed"] = contender.work
+        found["note"] = f"timed on {contender.work:,} of {whole:,} examples, scaled"
+    return {**found, **contender.details}
 
 
 def fastest(rows: Iterable[Row], name: str, **details: Any) -> Row:

@@ -1,5 +1,15 @@
-"""The real features, read from the folder `shared` beside the repository, or from another one."""
+"""The real features: the spatial mean of layer3 of a ResNet-50 trained on ImageNet with labels, 1024 numbers an image.
 
+Images were resized to 224 x 224 and their pixels scaled by ImageNet's mean and deviation. To measure with features of
+your own, put files `data/NAME-layer3.safetensors`, NAME as in `cifar10-resnet50`, into a folder and name it with
+`--shared` or the variable EXCISE_SHARED. A file holds
+
+    x_train, x_test   uint8 (n, f), called q below: feature = (q / 255)^2 * scale
+    scale             float32 (f,)
+    y_train, y_test   integers (n,), labels from 0
+"""
+
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +20,7 @@ from safetensors import safe_open
 
 from experiments.record import ROOT
 
-SHARED = ROOT.parent / "shared"
+SHARED = Path(os.environ.get("EXCISE_SHARED") or ROOT.parent / "shared")
 
 
 class MissingFeaturesError(SystemExit):
@@ -18,7 +28,11 @@ class MissingFeaturesError(SystemExit):
 
     def __init__(self, path: Path):
         super().__init__(2)
-        self.sentence = f"there are no features at {path}: name the folder that holds data/ with --shared FOLDER"
+        self.sentence = (
+            f"there are no features at {path}: name the folder that holds data/ with --shared FOLDER or EXCISE_SHARED; "
+            "the file must be safetensors with x_train and x_test (uint8 q: feature = (q/255)^2 * scale), scale, "
+            "y_train and y_test, as experiments/features.py describes"
+        )
         print(f"error: {self.sentence}", file=sys.stderr)
 
 
@@ -42,7 +56,7 @@ def path_of(name: str, shared: Path = SHARED) -> Path:
 
 
 def load(name: str, shared: Path = SHARED) -> Split:
-    """The features called `cifar10-resnet50` or alike: stored as q and scale, feature = (q/255)^2 * scale."""
+    """The features called `cifar10-resnet50` or alike."""
     path = path_of(name, shared)
     if not path.exists():
         raise MissingFeaturesError(path)

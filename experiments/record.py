@@ -9,13 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from excise import __version__
 from excise.atomic import written_whole
 from excise.bottleneck import kernels
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("src", "experiments", "benchmarks")
 PACKAGES = (
-    "excise",
     "numpy",
     "scikit-learn",
     "scipy",
@@ -28,7 +28,7 @@ PACKAGES = (
 
 
 def provenance() -> dict[str, Any]:
-    """What a number depends on beside its configuration."""
+    """What a number depends on beside its configuration; to be taken before it is measured."""
     return {"commit": commit(), "versions": versions(), "hardware": hardware(), "kernels": kernels.BACKEND}
 
 
@@ -43,8 +43,8 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of those packages that are installed."""
-    found = {"python": platform.python_version()}
+    """Versions of Python, of the code that runs (a checkout need not be installed), and of installed packages."""
+    found = {"python": platform.python_version(), "excise": __version__}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)

@@ -1,6 +1,6 @@
-"""The formulation of the ICML-2023 code, written anew: distances of batch x codebooks x pairs, then moving averages.
+"""The formulation of Träuble et al., Discrete Key-Value Bottleneck (ICML 2023), written anew from what it computes.
 
-Facts only (FACTS, section 1); no line of that code is here.
+Distances of batch x codebooks x pairs, then moving averages; no line of the code that the authors published is here.
 """
 
 import numpy as np

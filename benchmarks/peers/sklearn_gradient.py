@@ -15,11 +15,11 @@ from sklearn.linear_model._linear_loss import LinearModelLoss
 
 
 def one_hot(codes: np.ndarray, pairs: int) -> csr_array:
-    """Codes (n, c, 1) as a sparse matrix (n, c*m), so that its product with the values is the mean decoder."""
-    n, c, _ = codes.shape
-    columns = (codes[:, :, 0] + np.arange(c, dtype=np.int32) * pairs).reshape(-1).astype(np.int32)
-    data = np.full(n * c, 1 / c, np.float32)
-    return csr_array((data, columns, np.arange(0, n * c + 1, c, dtype=np.int32)), shape=(n, c * pairs))
+    """Codes (n, c, k) as a sparse matrix (n, c*m), so that its product with the values is the mean decoder."""
+    n, c, k = codes.shape
+    columns = (codes + np.arange(c, dtype=np.int32)[:, None] * pairs).reshape(-1).astype(np.int32)
+    data = np.full(n * c * k, 1 / (c * k), np.float32)
+    return csr_array((data, columns, np.arange(0, n * c * k + 1, c * k, dtype=np.int32)), shape=(n, c * pairs))
 
 
 def gradient(x: csr_array, labels: np.ndarray, values: np.ndarray) -> np.ndarray:

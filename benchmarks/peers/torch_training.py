@@ -22,6 +22,11 @@ class TorchTrainer:
         self.optimiser = torch.optim.Adam([self.values], lr=rate, fused=True)
         self._step = self._by_hand if by_hand else self._by_autograd
 
+    def start_at(self, values: np.ndarray) -> None:
+        """Take these values (c, m, v) in place of zeros."""
+        with torch.no_grad():
+            self.values.copy_(torch.from_numpy(values).reshape(self.values.shape))
+
     def train(self, order: np.ndarray, batch: int) -> None:
         """One step for each batch of examples[order]."""
         for s in range(0, len(order), batch):
