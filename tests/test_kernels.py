@@ -67,12 +67,33 @@ def test_all_keys_equal(k):
 
 
 @given(
+    st.integers(1, 1500),
+    st.integers(1, 60),
+    st.integers(1, 3),
+    st.integers(1, 32),
+    st.sampled_from([1.0, 0.5, 0.02]),
+    st.integers(0, 2**16),
+)
+def test_keys_that_repeat(m, distinct, d, k, live_share, seed):
+    """A key that many pairs have is searched once, and gives them in order; of keys equally near the lower pair wins."""
+    rng = np.random.default_rng(seed)
+    some = rng.standard_normal((distinct, d)).astype(np.float32)
+    some = np.concatenate([some, -some, some[:, ::-1]])  # from the origin each is as far as its mirror images
+    keys = some[rng.integers(0, len(some), (2, m))]
+    live = None if live_share == 1 else rng.random((2, m)) < live_share
+    z = rng.standard_normal((70, 2, d)).astype(np.float32)
+    z[::2] = 0
+    codes = native.PreparedKeys(keys, live).nearest(z, min(k, m), 2)
+    np.testing.assert_array_equal(codes, reference.PreparedKeys(keys, live).nearest(z, min(k, m)))
+
+
+@given(
     st.integers(513, 900),
     st.integers(1, 17),
     st.sampled_from([1, 2, 10]),
     st.sampled_from([1e-25, 1e-9, 1.0, 1e9, 1e12]),
     st.sampled_from([0.0, 3.0, 1e3]),
-    st.sampled_from(["none", "long keys", "long queries", "near ties"]),
+    st.sampled_from(["none", "long keys", "long queries", "near ties", "most keys far"]),
     st.integers(0, 99),
 )
 def test_nearest_pairs_of_any_scale_and_place(m, d, k, scale, offset, what, seed):
@@ -83,6 +104,9 @@ def test_nearest_pairs_of_any_scale_and_place(m, d, k, scale, offset, what, seed
         keys[:, rng.integers(0, m, 3)] *= 1e3
     if what == "long queries":
         z[::3] *= 1e3
+    if what == "most keys far":
+        keys[:, rng.random(m) < 0.9] *= 300
+        z[::5] *= 20
     if what == "near ties":
         keys = keys[:, rng.integers(0, m // 20, m)] + 1e-6 * rng.standard_normal(keys.shape)
     keys, z = (scale * keys).astype(np.float32), (scale * z).astype(np.float32)
@@ -134,6 +158,21 @@ def test_key_initialisation(size, batch_size):
         ours.update(part, 2)
         oracle.update(part)
     np.testing.assert_array_equal(ours.keys(), oracle.keys())
+
+
+@pytest.mark.parametrize("d", [1, 3, 8])
+@pytest.mark.parametrize("scale", [1e-20, 1e-3, 1.0])
+def test_key_initialisation_of_a_wide_codebook(d, scale):
+    """Most keys are far from all examples for a while, and many dead ones take the same example: neither changes a bit."""
+    rng = np.random.default_rng(d)
+    keys = rng.standard_normal((2, 700, d)).astype(np.float32)
+    z = (scale * (rng.standard_normal((640, 2, d)) + 0.3)).astype(np.float32)
+    ours, oracle = native.KeyInitializer(keys, 7, 64), reference.KeyInitializer(keys, 7, 64)
+    for _ in range(6):
+        part = z[rng.permutation(len(z))]
+        ours.update(part, 2)
+        oracle.update(part)
+        np.testing.assert_array_equal(ours.keys(), oracle.keys())
 
 
 def some_codes(rng, n, c, m, k, missing):

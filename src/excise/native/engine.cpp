@@ -20,8 +20,9 @@ namespace excise {
 namespace {
 
 constexpr int kSumGroups = 16;
-constexpr int kQueries = 64;    // searched at a time, so that their running minima stay in the first cache
-constexpr int kQueriesOfK = 16; // fewer, where all their scores are kept
+constexpr int kQueries = 64;     // searched at a time, so that their running minima stay in the first cache
+constexpr int kQueriesOfK = 32;  // fewer, where k of each are looked for,
+constexpr int kQueriesKept = 16; // and fewer still, where all their scores are kept
 
 size_t thread_number() {
 #ifdef _OPENMP
@@ -53,6 +54,16 @@ std::atomic<const Isa*> chosen{nullptr};
 int team(int threads, double operations) { return operations < 1e6 ? 1 : threads; }
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+// Where a key begins in packed layout [block][d][block size]; its dimensions are a block apart.
+class Place {
+   public:
+    Place(int block, int d) : shift_(__builtin_ctz(static_cast<unsigned>(block))), lane_(block - 1), size_(block * d) {}
+    int64_t operator()(int key) const { return static_cast<int64_t>(key >> shift_) * size_ + (key & lane_); }
+
+   private:
+    int shift_, lane_, size_;  // blocks are powers of two
+};
 
 uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -194,8 +205,26 @@ void SearchTable::fill(const float* packed_keys, int count) {
     const int blocks = (count + isa_.block - 1) / isa_.block;
     isa_.half_norms(packed_keys, d_, blocks, half_.data());
     std::fill(half_.data() + count, half_.data() + static_cast<int64_t>(blocks) * isa_.block, std::numeric_limits<float>::infinity());
-    packed_ = {packed_keys, half_.data(), count, blocks, rounded_.data(), rounded_half_.data(), 0.0f};
-    if (isa_.round_keys) packed_.step = isa_.round_keys(packed_keys, half_.data(), d_, blocks, rounded_.data(), rounded_half_.data());
+    packed_ = {packed_keys, half_.data(), count, blocks, rounded_.data(), rounded_half_.data(), 0.0f, HUGE_VALF};
+    round(std::numeric_limits<float>::max());
+}
+
+void SearchTable::round(float far) {
+    if (isa_.round_keys)
+        packed_.step = isa_.round_keys(packed_.keys, half_.data(), far, d_, packed_.blocks, rounded_.data(), rounded_half_.data());
+}
+
+// Early in their initialisation most keys are far away from all examples, and make the steps of whole numbers coarse. A key
+// longer than twice a query and the 32nd shortest key together is not among the 32 nearest.
+void SearchTable::leave_out_far_keys() {
+    constexpr int most = 32;
+    if (!isa_.round_keys || packed_.count <= most) return;
+    std::vector<float> half(half_.data(), half_.data() + packed_.count);
+    std::nth_element(half.begin(), half.begin() + most - 1, half.end());
+    const float near = std::sqrt(2 * half[most - 1]), far = 16 * near;
+    if (!(0.5f * far * far < *std::max_element(half.begin(), half.end()))) return;
+    round(0.5f * far * far);
+    packed_.reach = 0.499f * (far - near);
 }
 
 // Floats of scratch that a search of so many queries among so many blocks takes at most.
@@ -207,31 +236,98 @@ int64_t search_scratch(const Isa& isa, int64_t blocks, int d, int64_t queries, i
     return of_few + rounded + kept + 2 * (blocks + 1);
 }
 
-PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* live)
-    : isa_(isa()), c_(c), m_(m), d_(d), codebooks_(static_cast<size_t>(c)) {
-    const int block = isa_.block;
-    for (int i = 0; i < c; ++i) {
-        Codebook& book = codebooks_[static_cast<size_t>(i)];
-        for (int j = 0; j < m; ++j)
-            if (!live || live[static_cast<int64_t>(i) * m + j]) book.ids.push_back(static_cast<uint16_t>(j));
-        const int count = static_cast<int>(book.ids.size());
-        const int64_t size = round_up(count, block);
-        book.keys = Buffer(size * d);
-        std::fill(book.keys.data(), book.keys.data() + size * d, 0.0f);
-        for (size_t p = 0; p < book.ids.size(); ++p) {
-            const float* key = keys + (static_cast<int64_t>(i) * m + book.ids[p]) * d;
-            float* to = book.keys.data() + static_cast<int64_t>(p) / block * d * block + static_cast<int64_t>(p) % block;
-            for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] = key[j];
+namespace {
+
+// For each live pair the number of its key among the distinct ones, by their bits, in the order of their first pairs;
+// -1 where masked. Returns their count.
+int number_keys(const float* keys, int m, int d, const bool* live, std::vector<int32_t>& number) {
+    size_t room = 64;
+    while (room < 2 * static_cast<size_t>(m)) room *= 2;
+    std::vector<int32_t> table(room, -1);  // a pair that has the key, for each place of a hash
+    number.assign(static_cast<size_t>(m), -1);
+    const size_t bytes = sizeof(float) * static_cast<size_t>(d);
+    int count = 0;
+    for (int p = 0; p < m; ++p) {
+        if (live && !live[p]) continue;
+        const float* key = keys + static_cast<int64_t>(p) * d;
+        uint64_t hash = 0;
+        for (int j = 0; j < d; ++j) {
+            uint32_t bits;
+            std::memcpy(&bits, key + j, 4);
+            hash = (hash ^ bits) * 0x9E3779B97F4A7C15ull;
         }
-        book.table = std::make_unique<SearchTable>(isa_, size, d);
-        book.table->fill(book.keys.data(), count);
+        size_t place = static_cast<size_t>(mix(hash)) & (room - 1);
+        while (table[place] >= 0 && std::memcmp(keys + static_cast<int64_t>(table[place]) * d, key, bytes))
+            place = (place + 1) & (room - 1);
+        const int32_t same = table[place];
+        number[static_cast<size_t>(p)] = same < 0 ? count++ : number[static_cast<size_t>(same)];
+        if (same < 0) table[place] = p;
     }
+    return count;
+}
+
+}  // namespace
+
+PreparedKeys::Codebook::Codebook(const Isa& isa, const float* from, int m, int d, const bool* live) {
+    std::vector<int32_t> number;
+    const int count = number_keys(from, m, d, live, number), block = isa.block;
+    const int64_t size = round_up(count, block);
+    first.assign(static_cast<size_t>(count) + 1, 0);
+    for (int32_t key : number)
+        if (key >= 0) ++first[static_cast<size_t>(key) + 1];
+    for (size_t key = 0; key < static_cast<size_t>(count); ++key) first[key + 1] += first[key];
+    pairs.resize(static_cast<size_t>(first.back()));
+    keys = Buffer(size * d);
+    std::fill(keys.data(), keys.data() + size * d, 0.0f);
+    std::vector<int32_t> next(first);
+    const Place place(block, d);
+    for (int p = 0; p < m; ++p) {
+        const int32_t key = number[static_cast<size_t>(p)];
+        if (key < 0) continue;
+        const size_t own = static_cast<size_t>(key);
+        if (next[own] == first[own]) {
+            float* to = keys.data() + place(key);
+            for (int j = 0; j < d; ++j) to[j * block] = from[static_cast<int64_t>(p) * d + j];
+        }
+        pairs[static_cast<size_t>(next[own]++)] = static_cast<uint16_t>(p);
+    }
+    table = std::make_unique<SearchTable>(isa, size, d);
+    table->fill(keys.data(), count);
+    table->leave_out_far_keys();
+}
+
+// The k nearest pairs, from the k nearest keys: a nearer key's pairs first, and of keys equally near the lower pair.
+void PreparedKeys::Codebook::spread(const int32_t* found, const float* scores, int k, uint16_t* codes) const {
+    int done = 0, from = 0;
+    while (done < k && from < k && found[from] >= 0) {
+        int to = from + 1;
+        while (to < k && found[to] >= 0 && scores[to] == scores[from]) ++to;
+        const bool tied = to > from + 1;
+        uint16_t several[32 * 32];
+        uint16_t* next = tied ? several : codes + done;
+        for (; from < to; ++from) {
+            const size_t key = static_cast<size_t>(found[from]);
+            const int32_t end = std::min(first[key + 1], first[key] + k - done);
+            for (int32_t p = first[key]; p < end; ++p) *next++ = pairs[static_cast<size_t>(p)];
+        }
+        if (tied) {
+            std::sort(several, next);
+            next = std::copy(several, std::min(next, several + k - done), codes + done);
+        }
+        done = static_cast<int>(next - codes);
+    }
+    while (done < k) codes[done++] = kNoPair;
+}
+
+PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* live)
+    : isa_(isa()), c_(c), m_(m), d_(d) {
+    for (int64_t i = 0; i < c; ++i) codebooks_.emplace_back(isa_, keys + i * m * d, m, d, live ? live + i * m : nullptr);
 }
 
 void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, int threads) const {
     if (n == 0) return;
     threads = team(threads, 2.0 * static_cast<double>(n) * c_ * m_ * d_);
-    const int at_a_time = k == 1 ? kQueries : kQueriesOfK;
+    const int at_a_time = k == 1 ? kQueries : isa_.round_keys ? kQueriesOfK : kQueriesKept;
     // A task: some codebooks, all of whose keys are close at hand, and as many queries as a tile of z has room for.
     const int books = n < kQueries ? std::min(4, c_) : std::min(c_, std::clamp(65536 / (m_ * d_), 8, 64));
     const int64_t room = std::max(1, 65536 / (books * d_ * kQueries)) * kQueries, queries = std::min(n, room);
@@ -242,11 +338,12 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
     struct Scratch {
         Buffer search, tile;          // tile: [codebook][query][d]
         BufferOf<int32_t> found;
+        Buffer scores;
         BufferOf<uint16_t> out;       // [query][codebook][k]
     };
     auto each = of_each(threads, [&] {
         return Scratch{Buffer(search_scratch(isa_, blocks, d_, most, k)), Buffer(books * queries * d_),
-                       BufferOf<int32_t>(most * k), BufferOf<uint16_t>(queries * books * k)};
+                       BufferOf<int32_t>(most * k), Buffer(most * k), BufferOf<uint16_t>(queries * books * k)};
     });
 #pragma omp parallel num_threads(threads)
     {
@@ -263,10 +360,22 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
                     copy_row(tile + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_, d_);
             }
             for (int i = 0; i < width; ++i)
-                for (int64_t q = 0; q < count; q += at_a_time)
-                    search(codebooks_[static_cast<size_t>(first + i)], tile + (i * queries + q) * d_,
-                           static_cast<int>(std::min<int64_t>(at_a_time, count - q)), k, own.search.data(), own.found.data(),
-                           out + (q * width + i) * k, width * k);
+                for (int64_t q = 0; q < count; q += at_a_time) {
+                    const Codebook& book = codebooks_[static_cast<size_t>(first + i)];
+                    const float* near = tile + (i * queries + q) * d_;
+                    const int some = static_cast<int>(std::min<int64_t>(at_a_time, count - q));
+                    int32_t* found = own.found.data();
+                    float* scores = own.scores.data();
+                    if (k == 1) {
+                        isa_.nearest(near, some, d_, book.table->packed(), own.search.data(), found);
+                        for (int e = 0; e < some; ++e)
+                            out[(q + e) * width + i] = found[e] < 0 ? kNoPair : book.pairs[static_cast<size_t>(book.first[static_cast<size_t>(found[e])])];
+                    } else {
+                        isa_.nearest_k(near, some, d_, k, book.table->packed(), own.search.data(), found, scores);
+                        for (int e = 0; e < some; ++e)
+                            book.spread(found + e * k, scores + e * k, k, out + ((q + e) * width + i) * k);
+                    }
+                }
             for (int64_t q = 0; q < count; ++q) {
                 fetch<1>(codes + ((from + std::min(q + kAhead, count - 1)) * c_ + first) * k, width * k);
                 std::memcpy(codes + ((from + q) * c_ + first) * k, out + q * width * k,
@@ -276,23 +385,13 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
     }
 }
 
-void PreparedKeys::search(const Codebook& book, const float* z, int count, int k, float* scratch, int32_t* found,
-                          uint16_t* codes, int64_t stride) const {
-    if (k == 1) isa_.nearest(z, count, d_, book.table->packed(), scratch, found);
-    else isa_.nearest_k(z, count, d_, k, book.table->packed(), scratch, found);
-    for (int q = 0; q < count; ++q)
-        for (int s = 0; s < k; ++s) {
-            const int32_t at = found[q * k + s];
-            codes[q * stride + s] = at < 0 ? kNoPair : book.ids[static_cast<size_t>(at)];
-        }
-}
-
 // ---- key initialisation ---------------------------------------------------------------------------------------------
 
 struct KeyInitializer::Scratch {
-    Buffer added, hits, search;
+    Buffer added, hits, half, keys, search;
     SearchTable table;
-    BufferOf<int32_t> found;
+    BufferOf<int32_t> pairs, found;
+    std::vector<uint8_t> drawn;  // examples of the batch
 };
 
 KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t seed, int batch_size)
@@ -300,28 +399,28 @@ KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t 
       seed_(seed) {
     const int block = isa_.block;
     const int64_t size = static_cast<int64_t>(blocks_) * block;
+    const Place place(block, d);
     for (int i = 0; i < c; ++i) {
         Buffer packed(size * d), sums(size * d), counts(size);
         std::fill(packed.data(), packed.data() + size * d, 0.0f);
         for (int p = 0; p < m; ++p)
             for (int j = 0; j < d; ++j)
-                packed.data()[(static_cast<int64_t>(p / block) * d + j) * block + p % block] =
-                    keys[(static_cast<int64_t>(i) * m + p) * d + j];
+                packed.data()[place(p) + j * block] = keys[(static_cast<int64_t>(i) * m + p) * d + j];
         std::memcpy(sums.data(), packed.data(), static_cast<size_t>(size * d) * 4);
         std::fill(counts.data(), counts.data() + size, 0.0f);
         keys_.push_back(std::move(packed));
         sums_.push_back(std::move(sums));
         counts_.push_back(std::move(counts));
+        repeats_.emplace_back(static_cast<size_t>(m));
     }
 }
 
 void KeyInitializer::keys(float* out) const {
-    const int block = isa_.block;
+    const Place place(isa_.block, d_);
     for (int i = 0; i < c_; ++i)
         for (int p = 0; p < m_; ++p)
             for (int j = 0; j < d_; ++j)
-                out[(static_cast<int64_t>(i) * m_ + p) * d_ + j] =
-                    keys_[static_cast<size_t>(i)].data()[(static_cast<int64_t>(p / block) * d_ + j) * block + p % block];
+                out[(static_cast<int64_t>(i) * m_ + p) * d_ + j] = keys_[static_cast<size_t>(i)].data()[place(p) + j * isa_.block];
 }
 
 void KeyInitializer::update(const float* z, int64_t n, int threads) {
@@ -330,8 +429,9 @@ void KeyInitializer::update(const float* z, int64_t n, int threads) {
     Buffer turned(n * c_ * d_);  // [codebook][example][d]
     const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
     auto each = of_each(threads, [&] {
-        return Scratch{Buffer(size * d_), Buffer(size), Buffer(search_scratch(isa_, blocks_, d_, kQueries, 1)),
-                       SearchTable(isa_, size, d_), BufferOf<int32_t>(batch_size_)};
+        return Scratch{Buffer(size * d_), Buffer(size), Buffer(size), Buffer(size * d_),
+                       Buffer(search_scratch(isa_, blocks_, d_, kQueries, 1)), SearchTable(isa_, size, d_),
+                       BufferOf<int32_t>(size), BufferOf<int32_t>(batch_size_), std::vector<uint8_t>(static_cast<size_t>(batch_size_))};
     });
 #pragma omp parallel num_threads(threads)
     {
@@ -349,37 +449,88 @@ void KeyInitializer::update(const float* z, int64_t n, int threads) {
     step_ += static_cast<uint64_t>(batches);
 }
 
+// Half the squared length beyond which no key is nearest to any of these queries: a key longer than twice the longest query
+// and the shortest key together is farther from each query than that shortest key. One in a thousand is for rounding.
+float winners_end(const float* half, int m, const float* z, int n, int d) {
+    constexpr int lanes = 16;  // side by side, because one minimum after another would wait for itself
+    float least[lanes], longest = 0.0f;
+    for (float& x : least) x = half[0];
+    int p = 0;
+    for (; p + lanes <= m; p += lanes)
+        for (int l = 0; l < lanes; ++l) least[l] = half[p + l] < least[l] ? half[p + l] : least[l];
+    for (; p < m; ++p) least[0] = std::min(half[p], least[0]);
+    const float shortest = *std::min_element(least, least + lanes);
+    for (int q = 0; q < n; ++q) {
+        float total = 0.0f;
+        for (int j = 0; j < d; ++j) total += z[q * d + j] * z[q * d + j];
+        longest = total <= longest ? longest : total;  // also where it is no number
+    }
+    const float end = 1.001f * (2 * std::sqrt(longest) + std::sqrt(2 * shortest));
+    return end > 1e-15f && end < 1e15f ? 0.5f * end * end : HUGE_VALF;
+}
+
+// The nearest pair of each query, among the keys that can be nearest to any, each once.
+void KeyInitializer::find(int i, const float* z, int n, Scratch& scratch) const {
+    const int block = isa_.block, d = d_;
+    const float *keys = keys_[static_cast<size_t>(i)].data(), *half = scratch.half.data();
+    const uint8_t* repeats = repeats_[static_cast<size_t>(i)].data();
+    int32_t* pairs = scratch.pairs.data();
+    isa_.half_norms(keys, d, blocks_, scratch.half.data());
+    const float end = winners_end(half, m_, z, n, d);
+    int count = 0;
+    for (int p = 0; p < m_; ++p) {
+        pairs[count] = p;
+        count += !repeats[p] & !(half[p] > end);
+    }
+    const Place place(block, d);
+    for (int p = 0; p < count; ++p) {
+        float* to = scratch.keys.data() + place(p);
+        const float* from = keys + place(pairs[p]);
+        for (int j = 0; j < d; ++j) to[j * block] = from[j * block];
+    }
+    for (int p = count; p < round_up(count, block); ++p)
+        for (int j = 0; j < d; ++j) scratch.keys.data()[place(p) + j * block] = 0.0f;
+    scratch.table.fill(scratch.keys.data(), count);
+    int32_t* found = scratch.found.data();
+    for (int q = 0; q < n; q += kQueries)
+        isa_.nearest(z + q * d, std::min(kQueries, n - q), d, scratch.table.packed(), scratch.search.data(), found + q);
+    for (int q = 0; q < n; ++q) found[q] = found[q] < 0 ? -1 : pairs[found[q]];
+}
+
 void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step, Scratch& scratch) {
     const int block = isa_.block, d = d_;
     const int64_t size = static_cast<int64_t>(blocks_) * block;
     float* keys = keys_[static_cast<size_t>(i)].data();
     float* counts = counts_[static_cast<size_t>(i)].data();
-    scratch.table.fill(keys, m_);
-    for (int q = 0; q < n; q += kQueries)
-        isa_.nearest(z + q * d, std::min(kQueries, n - q), d, scratch.table.packed(), scratch.search.data(),
-                     scratch.found.data() + q);
+    find(i, z, n, scratch);
     float* added = scratch.added.data();
     float* hits = scratch.hits.data();
     std::fill(added, added + size * d, 0.0f);
     std::fill(hits, hits + size, 0.0f);
-    const auto key_at = [&](float* packed, int pair) { return packed + static_cast<int64_t>(pair / block) * d * block + pair % block; };
+    const Place place(block, d);
     for (int q = 0; q < n; ++q) {
         const int pair = scratch.found.data()[q];
         if (pair < 0) continue;
         hits[pair] += 1.0f;
-        float* to = key_at(added, pair);
-        for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] += z[q * d + j];
+        float* to = added + place(pair);
+        for (int j = 0; j < d; ++j) to[j * block] += z[q * d + j];
     }
     isa_.average(keys, sums_[static_cast<size_t>(i)].data(), counts, added, hits, d, blocks_, m_);
     const float dead = static_cast<float>(0.1 * batch_size_ / m_);
     const uint64_t of_step = mix(seed_ + 0x9E3779B97F4A7C15ull * (step + 1));
     const uint64_t of_codebook = mix(of_step + 0xBF58476D1CE4E5B9ull * (static_cast<uint64_t>(i) + 1));
+    uint8_t* repeats = repeats_[static_cast<size_t>(i)].data();
+    std::fill(scratch.drawn.begin(), scratch.drawn.end(), uint8_t{0});
     for (int p = 0; p < m_; ++p) {
+        repeats[p] = 0;
         if (!(counts[p] < dead)) continue;
         const uint64_t hash = mix(of_codebook + 0x94D049BB133111EBull * (static_cast<uint64_t>(p) + 1));
         const uint64_t example = ((hash >> 32) * static_cast<uint64_t>(n)) >> 32;
-        float* to = key_at(keys, p);
-        for (int j = 0; j < d; ++j) to[static_cast<int64_t>(j) * block] = z[static_cast<int64_t>(example) * d + j];
+        float* to = keys + place(p);
+        const float* from = z + static_cast<int64_t>(example) * d;
+        for (int j = 0; j < d; ++j) to[j * block] = from[j];
+        repeats[p] = scratch.drawn[example];
+        scratch.drawn[example] = 1;
     }
 }
 

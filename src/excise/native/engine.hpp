@@ -42,9 +42,11 @@ class SearchTable {
     // For at most `size` keys, which is a whole number of blocks.
     SearchTable(const Isa& isa, int64_t size, int d);
     void fill(const float* packed_keys, int count);
+    void leave_out_far_keys();
     Packed packed() const { return packed_; }
 
    private:
+    void round(float far);
     const Isa& isa_;
     int d_;
     Packed packed_{};  // points into what follows, which a move leaves in place
@@ -61,13 +63,15 @@ class PreparedKeys {
     int key_dim() const { return d_; }
 
    private:
+    // Many pairs may have one key (dead keys took the same example): it is searched once, and stands for all of them.
     struct Codebook {
-        Buffer keys;                // [block][d][block size], masked pairs left out
-        std::vector<uint16_t> ids;  // pair of each packed key
+        Buffer keys;                  // [block][d][block size]: the distinct keys of the live pairs, by their first pair
+        std::vector<uint16_t> pairs;  // those of the first key in order, those of the second, ...
+        std::vector<int32_t> first;   // of each key among the pairs, and one more
         std::unique_ptr<SearchTable> table;
+        Codebook(const Isa& isa, const float* keys, int m, int d, const bool* live);
+        void spread(const int32_t* found, const float* scores, int k, uint16_t* codes) const;
     };
-    void search(const Codebook& book, const float* z, int count, int k, float* scratch, int32_t* found,
-                uint16_t* codes, int64_t stride) const;
     const Isa& isa_;
     int c_, m_, d_;
     std::vector<Codebook> codebooks_;
@@ -86,10 +90,12 @@ class KeyInitializer {
    private:
     struct Scratch;
     void update_codebook(int i, const float* z, int n, uint64_t step, Scratch& scratch);
+    void find(int i, const float* z, int n, Scratch& scratch) const;
     const Isa& isa_;
     int c_, m_, d_, blocks_, batch_size_;
     uint64_t seed_, step_ = 0;
     std::vector<Buffer> keys_, sums_, counts_;
+    std::vector<std::vector<uint8_t>> repeats_;  // whether a pair's key is that of a lower pair
 };
 
 bool codes_within(const uint16_t* codes, int64_t count, int m, int threads);

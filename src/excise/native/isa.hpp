@@ -35,7 +35,7 @@ struct Hits {
     const int32_t* next;  // -1 ends a chain
 };
 
-// The keys of one codebook as a search reads them; masked pairs are left out.
+// The keys of one codebook as a search reads them; masked pairs are left out, and no key is there twice.
 struct Packed {
     const float* keys;            // [block][d][block size]
     const float* half;            // half the squared length of each, infinite for the padding
@@ -43,6 +43,7 @@ struct Packed {
     const int32_t* rounded;       // [block][two dimensions][block size]: the keys in whole steps, two to a number
     const int32_t* rounded_half;  // half the squared length of each in whole steps
     float step;                   // 0: search in floats
+    float reach;                  // queries longer than this do, because long keys were left out of the rounded ones
 };
 
 struct Isa {
@@ -57,10 +58,13 @@ struct Isa {
                     int cols, float* out, int64_t ldo);
     // Index of the nearest packed key of each query z[q][d], -1 if none; scratch holds `search_scratch` floats.
     void (*nearest)(const float* z, int queries, int d, const Packed& keys, float* scratch, int32_t* out);
-    // The k nearest, in order.
-    void (*nearest_k)(const float* z, int queries, int d, int k, const Packed& keys, float* scratch, int32_t* out);
-    // Fills `rounded` and `rounded_half` and returns the step. Null where whole numbers would not be faster.
-    float (*round_keys)(const float* keys, const float* half, int d, int blocks, int32_t* rounded, int32_t* rounded_half);
+    // The k nearest, in order, and their scores.
+    void (*nearest_k)(const float* z, int queries, int d, int k, const Packed& keys, float* scratch, int32_t* out,
+                      float* out_scores);
+    // Fills `rounded` and `rounded_half` and returns the step; keys whose half squared length is beyond `far` get a score
+    // that never wins. Null where whole numbers would not be faster.
+    float (*round_keys)(const float* keys, const float* half, float far, int d, int blocks, int32_t* rounded,
+                        int32_t* rounded_half);
     void (*half_norms)(const float* keys, int d, int blocks, float* half);
     // One step of the moving averages of one codebook, all in packed layout.
     void (*average)(float* keys, float* sums, float* counts, const float* added, const float* hits, int d, int blocks,

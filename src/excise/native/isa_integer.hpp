@@ -26,7 +26,8 @@ struct IntVec {
     friend __mmask16 operator<=(IntVec a, IntVec b) { return _mm512_cmple_epi32_mask(a.v, b.v); }
     void store(int32_t* p) const { _mm512_storeu_si512(p, v); }
     int32_t least() const { return _mm512_reduce_min_epi32(v); }
-    int32_t least_where(__mmask16 m) const { return _mm512_mask_reduce_min_epi32(m, v); }
+    static IntVec min_where(__mmask16 m, IntVec a, IntVec b) { return {_mm512_mask_min_epi32(a.v, m, a.v, b.v)}; }
+    friend IntVec operator+(IntVec a, IntVec b) { return {_mm512_add_epi32(a.v, b.v)}; }
     IntVec plus_one_where(__mmask16 m) const { return {_mm512_mask_add_epi32(v, m, v, _mm512_set1_epi32(1))}; }
     // this + x * y, lane by lane, over the two whole numbers of 16 bits in each lane of x and y
     IntVec plus_products(IntVec x, IntVec y) const { return {_mm512_dpwssd_epi32(v, x.v, y.v)}; }
@@ -38,10 +39,13 @@ inline int32_t two_in_one(int32_t first, int32_t second) {
 
 // Packed keys [block][d][BK] to [block][two dimensions][BK] and half their squared lengths; returns the step, or 0 where
 // the keys are too short or too long for whole numbers to be of use.
-float round_keys(const float* keys, const float* half, int d, int blocks, int32_t* rounded, int32_t* rounded_half) {
+float round_keys(const float* keys, const float* half, float far, int d, int blocks, int32_t* rounded,
+                 int32_t* rounded_half) {
     float longest = 0.0f;
-    for (int i = 0; i < blocks * BK; ++i)
-        if (half[i] < HUGE_VALF) longest = half[i] > longest ? half[i] : longest;
+    for (int i = 0; i < blocks * BK; ++i) {
+        const float x = half[i] <= far ? half[i] : 0.0f;
+        longest = x > longest ? x : longest;
+    }
     const float step = std::sqrt(2.0f * longest) * (1.0001f / kLongestKey);
     if (!(step > 1e-14f && step < 1e14f)) return 0.0f;
     const float inverse = 1.0f / step;
@@ -51,13 +55,14 @@ float round_keys(const float* keys, const float* half, int d, int blocks, int32_
             const float* first = keys + (static_cast<int64_t>(b) * d + j) * BK;
             int32_t* to = rounded + (static_cast<int64_t>(b) * ((d + 1) / 2) + j / 2) * BK;
             for (int i = 0; i < BK; ++i) {
-                const int32_t x = static_cast<int32_t>(std::nearbyint(first[i] * inverse));
-                const int32_t y = j + 1 < d ? static_cast<int32_t>(std::nearbyint(first[i + BK] * inverse)) : 0;
+                const float scale = half[b * BK + i] <= far ? inverse : 0.0f;
+                const int32_t x = static_cast<int32_t>(std::nearbyint(first[i] * scale));
+                const int32_t y = j + 1 < d ? static_cast<int32_t>(std::nearbyint(first[i + BK] * scale)) : 0;
                 total[i] += x * x + y * y;
                 to[i] = two_in_one(x, y);
             }
         }
-        for (int i = 0; i < BK; ++i) rounded_half[b * BK + i] = half[b * BK + i] < HUGE_VALF ? total[i] / 2 : kNever;
+        for (int i = 0; i < BK; ++i) rounded_half[b * BK + i] = half[b * BK + i] <= far ? total[i] / 2 : kNever;
     }
     return step;
 }
@@ -65,13 +70,15 @@ float round_keys(const float* keys, const float* half, int d, int blocks, int32_
 // Queries in steps, negated, two dimensions in one, and their squared lengths before rounding. Where a query is too long
 // (or no number), its length is -1 and it is to be searched in floats.
 template <int D>
-void round_queries(const float* z, int count, int d, float inverse, int32_t* rounded, float* squared) {
+void round_queries(const float* z, int count, int d, const excise::Packed& packed, int32_t* rounded, float* squared) {
     const int n = D ? D : d, twos = (n + 1) / 2;
+    const float inverse = 1.0f / packed.step, reach = packed.reach * inverse;
+    const float longest = reach < kLongestQuery ? reach : kLongestQuery;
     for (int q = 0; q < count; ++q) {
         const float* from = z + q * n;
         float total = 0.0f;
         for (int j = 0; j < n; ++j) total += (from[j] * inverse) * (from[j] * inverse);
-        const bool fits = total <= kLongestQuery * kLongestQuery;
+        const bool fits = total <= longest * longest;
         squared[q] = fits ? total : -1.0f;
         const float scale = fits ? -inverse : 0.0f;
         for (int j = 0; j < twos; ++j) {
@@ -217,15 +224,18 @@ inline int32_t bound_rounded(const int32_t* minima, const int32_t* groups, int b
         for (int v = s + sets; v < vectors; v += sets) least = IntVec::min(least, IntVec::load(minima + v * W));
         least.store(values + s * W);
     }
-    int32_t best = kNever;
+    IntVec best = IntVec::all(kNever);
     for (int s = 0; s < sets; ++s) {
         const IntVec own = IntVec::load(values + s * W);
-        IntVec at_most = IntVec::all(0);
-        for (int i = 0; i < sets * W; ++i) at_most = at_most.plus_one_where(IntVec::all(values[i]) <= own);
-        const int32_t least = own.least_where(IntVec::all(k) <= at_most);
-        best = least < best ? least : best;
+        IntVec at_most[4] = {IntVec::all(0), IntVec::all(0), IntVec::all(0), IntVec::all(0)};
+        for (int i = 0; i < sets * W; i += 4) {
+            EXCISE_UNROLL
+            for (int a = 0; a < 4; ++a) at_most[a] = at_most[a].plus_one_where(IntVec::all(values[i + a]) <= own);
+        }
+        const IntVec total = (at_most[0] + at_most[1]) + (at_most[2] + at_most[3]);
+        best = IntVec::min_where(IntVec::all(k) <= total, best, own);
     }
-    return best;
+    return best.least();
 }
 
 // A bit for each of some vectors of minima (at most 64) that holds one within the limit. No branch: they would all miss.
@@ -289,7 +299,8 @@ int32_t settle_rounded(const int32_t* rounded, const float* z, int d, const exci
 }
 
 template <int D>
-void nearest_rounded(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch, int32_t* out) {
+void nearest_rounded(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch, int32_t* out,
+                     float* out_scores) {
     const int n = D ? D : d, twos = (n + 1) / 2;
     const Rounded at(scratch, packed.blocks, queries < kMostQueries ? queries : kMostQueries, twos);
     const Margin margin(n);
@@ -297,7 +308,7 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
         const int count = queries - from < kMostQueries ? queries - from : kMostQueries;
         float squared[kMostQueries];
         int32_t limit[kMostQueries];
-        round_queries<D>(z + from * n, count, n, 1.0f / packed.step, at.queries, squared);
+        round_queries<D>(z + from * n, count, n, packed, at.queries, squared);
         all_minima<D>(at, count, d, packed);
         for (int q = 0; q < count; ++q) {
             const int32_t *minima = at.minima + q * at.minima_ld, *groups = at.groups + q * at.groups_ld;
@@ -309,7 +320,7 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
             int32_t* to = out + (from + q) * k;
             if (squared[q] < 0.0f) {
                 if (k == 1) nearest_codebook<D>(query, 1, d, packed.keys, packed.half, packed.blocks, at.rest, to);
-                else nearest_k_any<D>(query, 1, d, k, packed.keys, packed.half, packed.blocks, at.rest, to);
+                else nearest_k_any<D>(query, 1, d, k, packed.keys, packed.half, packed.blocks, at.rest, to, out_scores + (from + q) * k);
                 continue;
             }
             const int32_t *minima = at.minima + q * at.minima_ld, *groups = at.groups + q * at.groups_ld;
@@ -319,7 +330,7 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
                 *to = settle_rounded<D>(at.queries + q * twos, query, d, packed, limit[q], at.hits, hit);
             } else {
                 const float most = margin.in_floats(limit[q], squared[q], packed.step);
-                select<D, false>(query, d, packed.keys, packed.half, nullptr, k, most, at.hits, hit, to);
+                select<D, false>(query, d, packed.keys, packed.half, nullptr, k, most, at.hits, hit, to, out_scores + (from + q) * k);
             }
         }
     }
@@ -328,16 +339,18 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
 void nearest_or_rounded(const float* z, int queries, int d, const excise::Packed& packed, float* scratch, int32_t* out) {
     const bool few = packed.blocks * BK <= kFewKeys && queries >= W;
     if (few || packed.step == 0.0f) return nearest(z, queries, d, packed, scratch, out);
-    with_key_size(d, [&](auto size) { nearest_rounded<decltype(size)::value>(z, queries, d, 1, packed, scratch, out); });
+    with_key_size(d, [&](auto size) { nearest_rounded<decltype(size)::value>(z, queries, d, 1, packed, scratch, out, nullptr); });
 }
 
 void nearest_k_or_rounded(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch,
-                          int32_t* out) {
+                          int32_t* out, float* out_scores) {
     if (packed.step == 0.0f) {  // one by one, because scratch is made for the scores of one query
-        for (int q = 0; q < queries; ++q) nearest_k(z + q * d, 1, d, k, packed, scratch, out + q * k);
+        for (int q = 0; q < queries; ++q) nearest_k(z + q * d, 1, d, k, packed, scratch, out + q * k, out_scores + q * k);
         return;
     }
-    with_key_size(d, [&](auto size) { nearest_rounded<decltype(size)::value>(z, queries, d, k, packed, scratch, out); });
+    with_key_size(d, [&](auto size) {
+        nearest_rounded<decltype(size)::value>(z, queries, d, k, packed, scratch, out, out_scores);
+    });
 }
 
 }  // namespace

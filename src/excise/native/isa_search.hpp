@@ -293,15 +293,17 @@ struct Candidates {
             sorted_id[at[i]] = id[i];
         }
         count = count < k ? count : k;
-        std::memcpy(score, sorted_score, sizeof(float) * static_cast<size_t>(count));
-        std::memcpy(id, sorted_id, sizeof(int32_t) * static_cast<size_t>(count));
+        for (int i = 0; i < count; i += W) {  // whole vectors: there is room
+            Vec::load(sorted_score + i).store(score + i);
+            Vec::store_int(id + i, Vec::load_int(sorted_id + i));
+        }
     }
 };
 
 // Of the keys in the blocks `hits` whose score is within the limit, the k nearest.
 template <int D, bool kKeep>
 void select(const float* z, int d, const float* keys, const float* half, const float* scores, int k, float limit,
-            const int32_t* hits, int hit, int32_t* out) {
+            const int32_t* hits, int hit, int32_t* out, float* out_scores) {
     Candidates found;
     for (int h = 0; h < hit; ++h) {
         Vec acc[1][KT];
@@ -320,11 +322,12 @@ void select(const float* z, int d, const float* keys, const float* half, const f
     }
     found.rank(k);
     for (int i = 0; i < k; ++i) out[i] = i < found.count ? found.id[i] : -1;
+    for (int i = 0; i < k; ++i) out_scores[i] = found.score[i];
 }
 
 template <int D, bool kKeep>
 void nearest_k_codebook(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
-                        float* scratch, int32_t* out) {
+                        float* scratch, int32_t* out, float* out_scores) {
     constexpr int QT = Vec::query_tile;
     const int n = D ? D : d;
     const int64_t ld = static_cast<int64_t>(blocks) * BK, minima_ld = static_cast<int64_t>(blocks) * W;
@@ -348,20 +351,22 @@ void nearest_k_codebook(const float* z, int queries, int d, int k, const float* 
             hits[hit] = b;
             hit += Vec::bits(Vec::load(own + static_cast<int64_t>(b) * W) <= Vec::all(limit)) != 0;
         }
-        select<D, kKeep>(z + q * n, d, keys, half, scores + q * ld, k, limit, hits, hit, out + q * k);
+        select<D, kKeep>(z + q * n, d, keys, half, scores + q * ld, k, limit, hits, hit, out + q * k, out_scores + q * k);
     }
 }
 
 template <int D>
 void nearest_k_any(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
-                   float* scratch, int32_t* out) {
+                   float* scratch, int32_t* out, float* out_scores) {
     (k < kKeepScores ? nearest_k_codebook<D, false> : nearest_k_codebook<D, true>)(z, queries, d, k, keys, half, blocks,
-                                                                                 scratch, out);
+                                                                                 scratch, out, out_scores);
 }
 
-void nearest_k(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch, int32_t* out) {
+void nearest_k(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch, int32_t* out,
+               float* out_scores) {
     with_key_size(d, [&](auto size) {
-        nearest_k_any<decltype(size)::value>(z, queries, d, k, packed.keys, packed.half, packed.blocks, scratch, out);
+        constexpr int D = decltype(size)::value;
+        nearest_k_any<D>(z, queries, d, k, packed.keys, packed.half, packed.blocks, scratch, out, out_scores);
     });
 }
 
