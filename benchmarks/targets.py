@@ -20,11 +20,12 @@ class Target:
     asked: float
     quantity: str = "rate"
     peer_case: str | None = None
+    subject: str = "excise"
 
     def measured(self, rows: Iterable[Row]) -> tuple[Row, Row | None] | None:
         """Our row and the peer's; nothing where one of them was not measured."""
         rows = list(rows)
-        ours = find(rows, self.case, "excise")
+        ours = find(rows, self.case, self.subject)
         theirs = find(rows, self.peer_case or self.case, self.peer) if self.peer else None
         return None if ours is None or (self.peer and theirs is None) else (ours, theirs)
 
@@ -50,6 +51,14 @@ def _nearest(key_dim: int, torch: float, faiss: float, peak: float) -> tuple[Tar
         Target(f"nearest key, size {key_dim}", case, FAISS, faiss),
         Target(f"nearest key, size {key_dim}", case, "faiss-cpu, default setting", faiss),
         Target(f"nearest key, size {key_dim}", case, nearest.PEAK, peak, "flops"),
+        Target(
+            f"nearest key, size {key_dim}, in floats, no key repeated",
+            case,
+            nearest.PEAK,
+            peak,
+            "flops",
+            subject=nearest.DISTINCT_FLOATS,
+        ),
     )
 
 
