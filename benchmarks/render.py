@@ -27,10 +27,10 @@ one reduction (`addmm`, `baddbmm` or `cdist`, then `min`, `argmin` or `topk`); *
 two stages or be compiled.
 """
 PEAK_NOTE = """
-The multiply-add peak is that of floats: it bounds every search that computes all distances in floats. Ours may exceed it:
-where the machine has `avx512vnni` it searches in 16-bit whole numbers and settles near ties in floats, and it searches
-a key that many pairs have once. Answers are those of the plain search to the bit; its GFLOP/s are those that the plain
-search would need. How close the float loop itself comes is the row *in floats, no key repeated*.
+The multiply-add peak is that of floats: it bounds every search that computes all distances in floats. Ours may exceed
+it: where the machine has `avx512vnni` it searches in 16-bit whole numbers and settles near ties in floats, and it
+searches a key that many pairs have once. Answers are those of the plain search to the bit; its GFLOP/s are those that
+the plain search would need. How close the float loop itself comes is the row *in floats, no key repeated*.
 """
 NOTES = {
     "nearest": f"""

@@ -75,7 +75,7 @@ def test_all_keys_equal(k):
     st.integers(0, 2**16),
 )
 def test_keys_that_repeat(m, distinct, d, k, live_share, seed):
-    """A key that many pairs have is searched once, and gives them in order; of keys equally near the lower pair wins."""
+    """A key that many pairs have is searched once and gives them in order; of keys equally near the lower pair wins."""
     rng = np.random.default_rng(seed)
     some = rng.standard_normal((distinct, d)).astype(np.float32)
     some = np.concatenate([some, -some, some[:, ::-1]])  # from the origin each is as far as its mirror images
@@ -163,7 +163,7 @@ def test_key_initialisation(size, batch_size):
 @pytest.mark.parametrize("d", [1, 3, 8])
 @pytest.mark.parametrize("scale", [1e-20, 1e-3, 1.0])
 def test_key_initialisation_of_a_wide_codebook(d, scale):
-    """Most keys are far from all examples for a while, and many dead ones take the same example: neither changes a bit."""
+    """Most keys are far from all examples for a while, and dead ones take the same example: neither changes a bit."""
     rng = np.random.default_rng(d)
     keys = rng.standard_normal((2, 700, d)).astype(np.float32)
     z = (scale * (rng.standard_normal((640, 2, d)) + 0.3)).astype(np.float32)

@@ -113,7 +113,9 @@ class KeyInitializer:
         np.add.at(added, codes, z_found)
         counts[:] = decay * counts + rest * hits
         sums[:] = decay * sums + rest * added
-        total = np.add.accumulate(counts.astype(np.float64))[-1]
+        lanes = np.zeros((-(-m // 16), 16))  # every 16th count is summed first, then over the 16 sums
+        lanes.flat[:m] = counts
+        total = np.add.accumulate(np.add.accumulate(lanes)[-1])[-1]
         smoothed = (counts.astype(np.float64) + EMA_EPSILON) / (total + m * EMA_EPSILON) * total
         keys[:] = sums / smoothed.astype(np.float32)[:, None]
         dead = counts < np.float32(0.1 * self._batch_size / m)

@@ -388,10 +388,11 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
 // ---- key initialisation ---------------------------------------------------------------------------------------------
 
 struct KeyInitializer::Scratch {
-    Buffer added, hits, half, keys, search;
+    Buffer turned;  // examples [codebook][example][d] of the codebooks in turn
+    Buffer added, hits, half, rows, keys, search;
     SearchTable table;
     BufferOf<int32_t> pairs, found;
-    std::vector<uint8_t> drawn;  // examples of the batch
+    std::vector<uint16_t> drawn;  // first pair that takes an example of the batch
 };
 
 KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t seed, int batch_size)
@@ -411,39 +412,44 @@ KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t 
         keys_.push_back(std::move(packed));
         sums_.push_back(std::move(sums));
         counts_.push_back(std::move(counts));
-        repeats_.emplace_back(static_cast<size_t>(m));
+        copied_.emplace_back(static_cast<size_t>(m), kNoPair);
     }
 }
 
 void KeyInitializer::keys(float* out) const {
     const Place place(isa_.block, d_);
     for (int i = 0; i < c_; ++i)
-        for (int p = 0; p < m_; ++p)
-            for (int j = 0; j < d_; ++j)
-                out[(static_cast<int64_t>(i) * m_ + p) * d_ + j] = keys_[static_cast<size_t>(i)].data()[place(p) + j * isa_.block];
+        for (int p = 0; p < m_; ++p) {
+            const uint16_t copied = copied_[static_cast<size_t>(i)][static_cast<size_t>(p)];
+            const float* from = keys_[static_cast<size_t>(i)].data() + place(copied == kNoPair ? p : copied);
+            for (int j = 0; j < d_; ++j) out[(static_cast<int64_t>(i) * m_ + p) * d_ + j] = from[j * isa_.block];
+        }
 }
 
 void KeyInitializer::update(const float* z, int64_t n, int threads) {
     threads = team(threads, 2.0 * static_cast<double>(n) * c_ * m_ * d_);
     const int64_t batches = (n + batch_size_ - 1) / batch_size_;
-    Buffer turned(n * c_ * d_);  // [codebook][example][d]
     const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
+    const int books = std::clamp(c_ / (4 * threads), 1, 8), tasks = (c_ + books - 1) / books;
     auto each = of_each(threads, [&] {
-        return Scratch{Buffer(size * d_), Buffer(size), Buffer(size), Buffer(size * d_),
+        return Scratch{Buffer(books * n * d_), Buffer(size * d_), Buffer(size), Buffer(size),
+                       Buffer(d_ * (isa_.block + isa_.width)), Buffer(size * d_),
                        Buffer(search_scratch(isa_, blocks_, d_, kQueries, 1)), SearchTable(isa_, size, d_),
-                       BufferOf<int32_t>(size), BufferOf<int32_t>(batch_size_), std::vector<uint8_t>(static_cast<size_t>(batch_size_))};
+                       BufferOf<int32_t>(size + isa_.width), BufferOf<int32_t>(batch_size_), std::vector<uint16_t>(static_cast<size_t>(batch_size_))};
     });
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(static)
-        for (int64_t e = 0; e < n; ++e)
-            for (int i = 0; i < c_; ++i)
-                copy_row(turned.data() + (i * n + e) * d_, z + (e * c_ + i) * d_, d_);
-#pragma omp for schedule(dynamic)
-        for (int i = 0; i < c_; ++i)  // a codebook's batches follow one another; codebooks know nothing of each other
+    // A codebook's batches follow one another; codebooks know nothing of each other.
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int task = 0; task < tasks; ++task) {
+        Scratch& own = each[thread_number()];
+        const int first = task * books, width = std::min(books, c_ - first);
+        for (int64_t e = 0; e < n; ++e) {
+            fetch<0>(z + (std::min(e + kAhead, n - 1) * c_ + first) * d_, width * d_);
+            for (int i = 0; i < width; ++i) copy_row(own.turned.data() + (i * n + e) * d_, z + (e * c_ + first + i) * d_, d_);
+        }
+        for (int i = 0; i < width; ++i)
             for (int64_t b = 0; b < batches; ++b) {
                 const int count = static_cast<int>(std::min<int64_t>(batch_size_, n - b * batch_size_));
-                update_codebook(i, turned.data() + (i * n + b * batch_size_) * d_, count, step_ + static_cast<uint64_t>(b), each[thread_number()]);
+                update_codebook(first + i, own.turned.data() + (i * n + b * batch_size_) * d_, count, step_ + static_cast<uint64_t>(b), own);
             }
     }
     step_ += static_cast<uint64_t>(batches);
@@ -466,30 +472,21 @@ float winners_end(const float* half, int m, const float* z, int n, int d) {
         longest = total <= longest ? longest : total;  // also where it is no number
     }
     const float end = 1.001f * (2 * std::sqrt(longest) + std::sqrt(2 * shortest));
-    return end > 1e-15f && end < 1e15f ? 0.5f * end * end : HUGE_VALF;
+    return end > 1e-15f && end < 1e15f ? 0.5f * end * end : std::numeric_limits<float>::max();
 }
 
 // The nearest pair of each query, among the keys that can be nearest to any, each once.
 void KeyInitializer::find(int i, const float* z, int n, Scratch& scratch) const {
-    const int block = isa_.block, d = d_;
-    const float *keys = keys_[static_cast<size_t>(i)].data(), *half = scratch.half.data();
-    const uint8_t* repeats = repeats_[static_cast<size_t>(i)].data();
-    int32_t* pairs = scratch.pairs.data();
-    isa_.half_norms(keys, d, blocks_, scratch.half.data());
-    const float end = winners_end(half, m_, z, n, d);
-    int count = 0;
-    for (int p = 0; p < m_; ++p) {
-        pairs[count] = p;
-        count += !repeats[p] & !(half[p] > end);
-    }
-    const Place place(block, d);
-    for (int p = 0; p < count; ++p) {
-        float* to = scratch.keys.data() + place(p);
-        const float* from = keys + place(pairs[p]);
-        for (int j = 0; j < d; ++j) to[j * block] = from[j * block];
-    }
-    for (int p = count; p < round_up(count, block); ++p)
-        for (int j = 0; j < d; ++j) scratch.keys.data()[place(p) + j * block] = 0.0f;
+    const int d = d_;
+    const float* keys = keys_[static_cast<size_t>(i)].data();
+    float* half = scratch.half.data();
+    const uint16_t* copied = copied_[static_cast<size_t>(i)].data();
+    const int32_t* pairs = scratch.pairs.data();
+    isa_.half_norms(keys, d, blocks_, half);
+    for (int p = 0; p < m_; ++p) half[p] = copied[p] == kNoPair ? half[p] : HUGE_VALF;
+    std::fill(half + m_, half + static_cast<int64_t>(blocks_) * isa_.block, HUGE_VALF);
+    const int count = isa_.pack_shorter(keys, half, winners_end(half, m_, z, n, d), d, blocks_, scratch.rows.data(),
+                                        scratch.keys.data(), scratch.pairs.data());
     scratch.table.fill(scratch.keys.data(), count);
     int32_t* found = scratch.found.data();
     for (int q = 0; q < n; q += kQueries)
@@ -519,18 +516,25 @@ void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step
     const float dead = static_cast<float>(0.1 * batch_size_ / m_);
     const uint64_t of_step = mix(seed_ + 0x9E3779B97F4A7C15ull * (step + 1));
     const uint64_t of_codebook = mix(of_step + 0xBF58476D1CE4E5B9ull * (static_cast<uint64_t>(i) + 1));
-    uint8_t* repeats = repeats_[static_cast<size_t>(i)].data();
-    std::fill(scratch.drawn.begin(), scratch.drawn.end(), uint8_t{0});
+    uint16_t* copied = copied_[static_cast<size_t>(i)].data();
+    std::fill(copied, copied + m_, kNoPair);
+    std::fill(scratch.drawn.begin(), scratch.drawn.end(), kNoPair);
+    int32_t* pairs = scratch.pairs.data();  // listed first, because a branch on each would mostly be guessed wrong
+    int listed = 0;
     for (int p = 0; p < m_; ++p) {
-        repeats[p] = 0;
-        if (!(counts[p] < dead)) continue;
+        pairs[listed] = p;
+        listed += counts[p] < dead;
+    }
+    for (int l = 0; l < listed; ++l) {
+        const int p = pairs[l];
         const uint64_t hash = mix(of_codebook + 0x94D049BB133111EBull * (static_cast<uint64_t>(p) + 1));
         const uint64_t example = ((hash >> 32) * static_cast<uint64_t>(n)) >> 32;
+        copied[p] = scratch.drawn[example];
+        if (copied[p] != kNoPair) continue;
+        scratch.drawn[example] = static_cast<uint16_t>(p);
         float* to = keys + place(p);
         const float* from = z + static_cast<int64_t>(example) * d;
         for (int j = 0; j < d; ++j) to[j * block] = from[j];
-        repeats[p] = scratch.drawn[example];
-        scratch.drawn[example] = 1;
     }
 }
 

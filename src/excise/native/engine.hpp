@@ -95,7 +95,7 @@ class KeyInitializer {
     int c_, m_, d_, blocks_, batch_size_;
     uint64_t seed_, step_ = 0;
     std::vector<Buffer> keys_, sums_, counts_;
-    std::vector<std::vector<uint8_t>> repeats_;  // whether a pair's key is that of a lower pair
+    std::vector<std::vector<uint16_t>> copied_;  // the lower pair whose key a pair has, and then only that one holds it
 };
 
 bool codes_within(const uint16_t* codes, int64_t count, int m, int threads);

@@ -66,6 +66,10 @@ struct Isa {
     float (*round_keys)(const float* keys, const float* half, float far, int d, int blocks, int32_t* rounded,
                         int32_t* rounded_half);
     void (*half_norms)(const float* keys, int d, int blocks, float* half);
+    // Packs anew the keys whose half squared length is at most `end`, zeros behind them, lists them, and returns how many.
+    // Scratch holds d * (block + width) floats, and `which` room for one vector more than there are keys.
+    int (*pack_shorter)(const float* keys, const float* half, float end, int d, int blocks, float* scratch, float* to,
+                        int32_t* which);
     // One step of the moving averages of one codebook, all in packed layout.
     void (*average)(float* keys, float* sums, float* counts, const float* added, const float* hits, int d, int blocks,
                     int pairs);

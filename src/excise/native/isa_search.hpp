@@ -439,14 +439,44 @@ void half_norms(const float* keys, int d, int blocks, float* half) {
     }
 }
 
+int pack_shorter(const float* keys, const float* half, float end, int d, int blocks, float* scratch, float* to,
+                 int32_t* which) {
+    constexpr int ld = BK + W;  // of scratch, where a block's dimensions grow until it is full
+    int count = 0, lanes = 0;
+    for (int v = 0; v < blocks * KT; ++v) {
+        const float* from = keys + static_cast<int64_t>(v / KT) * d * BK + v % KT * W;
+        const Vec length = Vec::load(half + v * W);
+        const Vec::Mask shorter = length <= Vec::all(end);
+        for (int j = 0; j < d; ++j) Vec::keep(shorter, Vec::load(from + j * BK), scratch + j * ld + lanes);
+        float unused[W];
+        const int more = Vec::keep(shorter, length, v * W, unused, which + count);
+        count += more;
+        lanes += more;
+        if (lanes < BK) continue;
+        for (int j = 0; j < d; ++j) {
+            float* own = scratch + j * ld;
+            EXCISE_UNROLL
+            for (int t = 0; t < KT; ++t) Vec::load(own + t * W).store(to + j * BK + t * W);
+            Vec::load(own + BK).store(own);
+        }
+        to += d * BK;
+        lanes -= BK;
+    }
+    for (int j = 0; lanes > 0 && j < d; ++j)
+        for (int i = 0; i < BK; ++i) to[j * BK + i] = i < lanes ? scratch[j * ld + i] : 0.0f;
+    return count;
+}
+
 void average(float* keys, float* sums, float* counts, const float* added, const float* hits, int d, int blocks,
              int pairs) {
     const float decay = 0.95f, rest = static_cast<float>(1 - 0.95);
     const double epsilon = 1e-5;
     const int padded = blocks * BK;
-    double total = 0;
     for (int i = 0; i < padded; ++i) counts[i] = decay * counts[i] + rest * hits[i];
-    for (int i = 0; i < padded; ++i) total += counts[i];
+    double total = 0, lanes[16] = {};  // one sum after another would wait for itself
+    for (int i = 0; i < padded; i += 16)
+        for (int l = 0; l < 16; ++l) lanes[l] += counts[i + l];
+    for (double lane : lanes) total += lane;
     const double divisor = total + pairs * epsilon;
     float smoothed[BK];
     for (int b = 0; b < blocks; ++b) {

@@ -25,6 +25,7 @@ excise::Isa make_table(const char* name) {
     isa.nearest_k = nearest_k;
 #endif
     isa.half_norms = half_norms;
+    isa.pack_shorter = pack_shorter;
     isa.average = average;
     isa.gather = gather;
     isa.scatter = scatter;

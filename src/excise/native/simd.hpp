@@ -11,6 +11,14 @@
 
 namespace {
 
+// For instruction sets that cannot compress a vector.
+template <class V>
+inline void keep_lanes(uint32_t chosen, V x, float* to) {
+    float lane[V::width];
+    x.store(lane);
+    for (; chosen; chosen &= chosen - 1) *to++ = lane[__builtin_ctz(chosen)];
+}
+
 #if defined(EXCISE_AVX512)
 
 struct Vec {
@@ -40,10 +48,12 @@ struct Vec {
     static Vec fused(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }          // a*b + c
     static Vec fused_negative(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a*b
     float least() const { return _mm512_reduce_min_ps(v); }
-    // Appends the chosen lanes and their keys; may write a whole vector.
+    // Writes the chosen lanes side by side; may write a whole vector.
+    static void keep(Mask m, Vec x, float* to) { _mm512_storeu_ps(to, _mm512_maskz_compress_ps(m, x.v)); }
+    // The same, and their keys; returns how many.
     static int keep(Mask m, Vec x, int32_t first, float* scores, int32_t* ids) {
         const Int lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        _mm512_storeu_ps(scores, _mm512_maskz_compress_ps(m, x.v));
+        keep(m, x, scores);
         _mm512_storeu_si512(ids, _mm512_maskz_compress_epi32(m, _mm512_add_epi32(lanes, _mm512_set1_epi32(first))));
         return __builtin_popcount(m);
     }
@@ -87,15 +97,11 @@ struct Vec {
         x = _mm_min_ps(x, _mm_movehl_ps(x, x));
         return _mm_cvtss_f32(_mm_min_ss(x, _mm_shuffle_ps(x, x, 1)));
     }
+    static void keep(Mask m, Vec x, float* to) { keep_lanes(bits(m), x, to); }
     static int keep(Mask m, Vec x, int32_t first, float* scores, int32_t* ids) {
-        float lane[width];
-        x.store(lane);
+        keep(m, x, scores);
         int count = 0;
-        for (uint32_t b = bits(m); b; b &= b - 1) {
-            const int i = __builtin_ctz(b);
-            scores[count] = lane[i];
-            ids[count++] = first + i;
-        }
+        for (uint32_t b = bits(m); b; b &= b - 1) ids[count++] = first + __builtin_ctz(b);
         return count;
     }
 };
@@ -140,15 +146,11 @@ struct Vec {
     static Vec fused(Vec a, Vec b, Vec c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
     static Vec fused_negative(Vec a, Vec b, Vec c) { return {vfmsq_f32(c.v, a.v, b.v)}; }
     float least() const { return vminvq_f32(v); }
+    static void keep(Mask m, Vec x, float* to) { keep_lanes(bits(m), x, to); }
     static int keep(Mask m, Vec x, int32_t first, float* scores, int32_t* ids) {
-        float lane[width];
-        x.store(lane);
+        keep(m, x, scores);
         int count = 0;
-        for (uint32_t b = bits(m); b; b &= b - 1) {
-            const int i = __builtin_ctz(b);
-            scores[count] = lane[i];
-            ids[count++] = first + i;
-        }
+        for (uint32_t b = bits(m); b; b &= b - 1) ids[count++] = first + __builtin_ctz(b);
         return count;
     }
 };
@@ -199,15 +201,11 @@ struct Vec {
         for (int i = 1; i < 4; ++i) x = v[i] < x ? v[i] : x;
         return x;
     }
+    static void keep(Mask m, Vec x, float* to) { keep_lanes(bits(m), x, to); }
     static int keep(Mask m, Vec x, int32_t first, float* scores, int32_t* ids) {
-        float lane[width];
-        x.store(lane);
+        keep(m, x, scores);
         int count = 0;
-        for (uint32_t b = bits(m); b; b &= b - 1) {
-            const int i = __builtin_ctz(b);
-            scores[count] = lane[i];
-            ids[count++] = first + i;
-        }
+        for (uint32_t b = bits(m); b; b &= b - 1) ids[count++] = first + __builtin_ctz(b);
         return count;
     }
 };
