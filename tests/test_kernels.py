@@ -105,8 +105,9 @@ def test_nearest_pairs_of_any_scale_and_place(m, d, k, scale, offset, what, seed
     if what == "long queries":
         z[::3] *= 1e3
     if what == "most keys far":
-        keys[:, rng.random(m) < 0.9] *= 300
-        z[::5] *= 20
+        far = rng.random(m) < 0.9
+        keys[:, far] *= 10 ** rng.uniform(0.5, 2.5, (far.sum(), 1))
+        z[::3] *= 10 ** rng.uniform(0, 2.5, (14, 1, 1))
     if what == "near ties":
         keys = keys[:, rng.integers(0, m // 20, m)] + 1e-6 * rng.standard_normal(keys.shape)
     keys, z = (scale * keys).astype(np.float32), (scale * z).astype(np.float32)
