@@ -27,11 +27,13 @@ fix: .venv/installed  ## format, and mend what lint can mend
 bench: .venv-bench/installed  ## speed and memory against other libraries, on this machine
 	.venv-bench/bin/python -m benchmarks.run -o benchmarks/results.json
 	.venv-bench/bin/python -m benchmarks.render
+	.venv-bench/bin/python docs/render_readme.py
 
 experiments: .venv/installed  ## the tables of the paper, on real features
 	.venv/bin/python -m experiments.base_models
 	.venv/bin/python -m experiments.linear_probe
 	.venv/bin/python -m experiments.render
+	.venv/bin/python docs/render_readme.py
 
 docs: .venv/installed  ## tables, figures, help pages and the README, from results and docstrings
 	.venv/bin/python -m experiments.render

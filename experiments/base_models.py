@@ -5,20 +5,17 @@ command   python -m experiments.base_models
 minutes   about 15 on two cores with AVX-512, for five seeds of both
 expected  CIFAR-10 about 80%, CIFAR-100 about 60% (other weights of the same network than the paper's)
 
-Seeds that were already measured with the same parameters are kept, so a run that was stopped goes on where it was.
+Seeds that were already measured with the same parameters, by the same code on such a machine, are kept: a run that was
+stopped goes on where it was.
 """
 
 import argparse
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import excise.estimator
 from excise import KeyValueClassifier
-from excise.estimator import unused_pairs
+from excise.forgetting.masks import unused_pairs
+from excise.progress import timed_stages
 from experiments.features import SHARED, Split, load
 from experiments.record import ROOT, provenance, read_json, say, write_json
 
@@ -59,7 +56,8 @@ def run_once(path: Path, name: str, seed: int, parameters: dict[str, Any], data:
     result = read_json(path)
     rows = [row for row in result.get("rows", []) if (row["preset"], row["seed"]) != (name, seed)]
     known = [row for row in result.get("rows", []) if row not in rows]
-    if known and known[0]["parameters"] == parameters and known[0]["examples"] == len(data.x_train):
+    asked = {"parameters": parameters, "examples": len(data.x_train), **provenance()}
+    if known and asked.items() <= known[0].items():
         say(f"{name}, seed {seed}: kept, {known[0]['accuracy']:.2%}")
         return
     row = {"preset": name, "seed": seed, **measure(parameters, data), **provenance(), "parameters": parameters}
@@ -71,8 +69,9 @@ def run_once(path: Path, name: str, seed: int, parameters: dict[str, Any], data:
 def measure(parameters: dict[str, Any], data: Split) -> dict[str, Any]:
     """Accuracy with and without the gate on pairs that no training example selected, and seconds by stage."""
     model = KeyValueClassifier(**parameters)
-    with stages() as seconds:
-        timed(model.fit, seconds, "fit")(data.x_train, data.y_train)
+    with timed_stages() as stages:
+        model.fit(data.x_train, data.y_train)
+    seconds = {"keys": stages["keys"], "values": stages["values"], "fit": stages["total"]}
     seconds["codes and the rest"] = seconds["fit"] - seconds["keys"] - seconds["values"]
     unused = unused_pairs(model.training_codes_, model.pairs)
     return {
@@ -84,31 +83,6 @@ def measure(parameters: dict[str, Any], data: Split) -> dict[str, Any]:
         "examples": len(data.x_train),
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
     }
-
-
-@contextmanager
-def stages() -> Iterator[dict[str, float]]:
-    """Seconds that `fit` spends on the keys and on the values."""
-    seconds: dict[str, float] = {}
-    module = excise.estimator
-    with (
-        mock.patch.object(module, "initialize_keys", timed(module.initialize_keys, seconds, "keys")),
-        mock.patch.object(module, "train_values", timed(module.train_values, seconds, "values")),
-    ):
-        yield seconds
-
-
-def timed(function: Callable[..., Any], seconds: dict[str, float], name: str) -> Callable[..., Any]:
-    """The same function, its time noted under `name`."""
-
-    def run(*positional: Any, **named: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return function(*positional, **named)
-        finally:
-            seconds[name] = time.perf_counter() - began
-
-    return run
 
 
 if __name__ == "__main__":

@@ -313,6 +313,7 @@ def test_flags_win_over_the_preset() -> None:
         (["train", "x.npy", "-o", "m", "--seed", "-1"], "--seed: '-1' is no seed: use a whole number from 0 to 4,294,"),
         (["train", "x.npy", "-o", "m", "--seed", "4294967296"], "'4294967296' is no seed"),
         (["train", "x.npy", "-o", "m", "--random-state", "1_0"], "'1_0' is no seed"),
+        (["demo", "--threads", "0"], "argument --threads: '0' is no number of threads: use 1 or more, or -1"),
         (["demo", "--seed", "-4"], "argument --seed: '-4' is no seed"),
         (["demo", "--seed", "9" * 5000], "is no seed"),
     ],
@@ -321,7 +322,10 @@ def test_misused_flags_exit_with_2(words: list[str], sentence: str, capsys: pyte
     with pytest.raises(SystemExit) as caught:
         cli.main(words)
     assert caught.value.code == 2
-    assert sentence in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.startswith("excise: error: ")
+    assert error.count("\n") == 1
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -219,6 +219,28 @@ def test_text_with_quotes_and_a_byte_order_mark(tmp_path: Path) -> None:
     assert read_labels(path).tolist() == ["a, b", "c"]
 
 
+@pytest.mark.parametrize("labels", [Y, np.array(list("abcabca"))])
+def test_a_header_as_predictions_have_it_is_no_label(tmp_path: Path, labels: Any) -> None:
+    write_npy(tmp_path / "x.npy", X)
+    (tmp_path / "y.csv").write_text("\n".join(["label", *map(str, labels)]))
+    y = read_features(tmp_path / "x.npy", tmp_path / "y.csv").y
+    assert y is not None
+    assert y.tolist() == labels.tolist()
+    (tmp_path / "y.csv").write_text("\n".join(["y", *"abcabc"]))  # as many lines as examples: none is a header
+    y = read_features(tmp_path / "x.npy", tmp_path / "y.csv").y
+    assert y is not None
+    assert y.tolist() == ["y", *"abcabc"]
+
+
+def test_whole_numbers_of_any_float_type_are_labels(tmp_path: Path) -> None:
+    for dtype in (np.float16, np.float64, np.longdouble):
+        write_npz(tmp_path / "x.npz", X=X, y=Y.astype(dtype))
+        y = read_features(tmp_path / "x.npz").y
+        assert y is not None
+        assert y.tolist() == Y.tolist()
+        assert y.dtype.itemsize <= 8  # which a model on disk can hold
+
+
 BAD = {
     "does not exist: check the path": ("x.npy", lambda p: None),
     "is a folder: name a file": ("x.npy", lambda p: p.mkdir()),
@@ -243,8 +265,11 @@ BAD = {
     "holds labels of shape (7, 2)": ("x.npz", lambda p: write_npz(p, X=X, y=np.zeros((7, 2)))),
     "holds the label 0.5: labels are whole numbers": ("x.npz", lambda p: write_npz(p, X=X, y=Y + 0.5 - Y)),
     "holds the label nan": ("x.npz", lambda p: write_npz(p, X=X, y=np.full(7, np.nan))),
+    "holds the label 9.223372036854775e+18": ("x.npz", lambda p: write_npz(p, X=X, y=np.where(Y == 1, 2.0**63, Y))),
+    "holds the label 1e+300": ("x.npz", lambda p: write_npz(p, X=X, y=np.where(Y == 1, 1e300, Y))),
     "holds labels of type complex128": ("x.npz", lambda p: write_npz(p, X=X, y=Y * 1j)),
     "lists of different lengths in column 'X'": ("x.parquet", lambda p: write_parquet(p, X=[[1.0], [1.0, 2.0]])),
+    "has labels of type list<": ("x.parquet", lambda p: write_parquet(p, X=[[1.0]] * 2, y=[[1], [1, 1]])),
     "2 missing labels": ("x.parquet", lambda p: write_parquet(p, X=[[1.0]] * 3, y=[None, 1, None])),
     "no columns of features": ("x.parquet", lambda p: write_parquet(p, y=[1, 2])),
 }

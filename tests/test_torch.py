@@ -1,3 +1,5 @@
+"""The torch module against the kernels and the classifier, on the CPU, on `meta`, and on CUDA where there is a GPU."""
+
 import copy
 import importlib
 import io

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
@@ -23,11 +23,10 @@ from excise import __version__, demo
 from excise.atomic import check_writable, readable_size, written_whole
 from excise.bottleneck import kernels
 from excise.bottleneck.model import DECODERS
-from excise.bottleneck.reference import Array
 from excise.errors import ExciseError, InputError, ModelFileError
 from excise.estimator import SOLVERS, VALUE_INITS, KeyValueClassifier, check_parameters
 from excise.evaluation import evaluate, iterate_logits, label_indices, softmax, training_accuracy
-from excise.features.arrays import chunk_rows, read_chunks
+from excise.features.arrays import Array, chunk_rows, read_chunks
 from excise.features.files import has_names, read_features
 from excise.presets import PRESETS, preset
 from excise.progress import duration, say, timed_stages
@@ -301,10 +300,18 @@ def render_info(result: Result) -> str:
 # -- the parser -------------------------------------------------------------------------------------------------------
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all others of the command are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the words given and where to read what is allowed."""
+        self.exit(2, f"excise: error: {_one_line(message)}; see {self.prog} --help\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the command `excise`, its help included."""
     parser = _parser(
-        argparse.ArgumentParser,
+        OneLineParser,
         prog="excise",
         description="Train a classifier on the features of a frozen backbone that can later forget a class.",
         epilog="""Start here:
@@ -470,7 +477,16 @@ def _add_labels(command: argparse.ArgumentParser) -> None:
 
 
 def _add_threads(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--threads", type=int, metavar="N", help="threads (default: all cores this process may use)")
+    command.add_argument(
+        "--threads", type=_threads, metavar="N", help="threads (default: all cores this process may use)"
+    )
+
+
+def _threads(text: str) -> int:
+    count = int(text) if re.fullmatch("-?[0-9]{1,9}", text) else 0
+    if not count:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of threads: use 1 or more, or -1 for all cores")
+    return count
 
 
 def _number(annotation: Any) -> Callable[[str], Any]:
@@ -518,12 +534,16 @@ def _feature_names(model: KeyValueClassifier) -> list[str] | None:
 
 
 def _labelled(
-    features: str, labels: str | None, args: argparse.Namespace, columns: list[str] | None = None
+    features: str,
+    labels: str | None,
+    args: argparse.Namespace,
+    columns: list[str] | None = None,
+    flag: str = "--labels",
 ) -> tuple[Array, Array, list[str] | None]:
     x, y, names = read_features(features, labels, args.x_name, args.y_name, columns)
     if y is None:
         otherwise = ", or their name with --y-name" if has_names(features) else ""
-        raise InputError(f"{features} holds no labels: give a file of them with --labels{otherwise}")
+        raise InputError(f"{features} holds no labels: give a file of them with {flag}{otherwise}")
     return x, y, names
 
 
@@ -535,7 +555,7 @@ def _validation(
         if args.validation_labels is not None:
             raise InputError("--validation-labels needs --validation, the features that these labels belong to")
         return None
-    x_held, y_held, _ = _labelled(args.validation, args.validation_labels, args, names)
+    x_held, y_held, _ = _labelled(args.validation, args.validation_labels, args, names, "--validation-labels")
     if x_held.shape[1] != x.shape[1]:
         raise InputError(
             f"{args.validation} has features of size {x_held.shape[1]} and {args.features} of {x.shape[1]}"

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from excise.bottleneck.reference import Array
 from excise.errors import InputError
 from excise.estimator import KeyValueClassifier
+from excise.features.arrays import Array
 from excise.forgetting.masks import activation_counts, most_activated
 
 # Chosen among a few layouts by accuracy on the held-out part of the training data: the smallest of the best.

@@ -19,10 +19,10 @@ from excise.bottleneck import kernels
 from excise.bottleneck.keys import initialize_keys
 from excise.bottleneck.model import DECODERS, LONGEST_KEY, MOST_PAIRS, MOST_RETRIEVED, Bottleneck
 from excise.bottleneck.projection import draw_projection
-from excise.bottleneck.reference import Array, Optimiser
+from excise.bottleneck.reference import Optimiser
 from excise.bottleneck.values import STEPS_PER_CALL, finite_loss, initial_values, train_values
 from excise.errors import InputError
-from excise.features.arrays import empty_array
+from excise.features.arrays import Array, empty_array
 from excise.forgetting.masks import unused_pairs
 from excise.presets import preset
 
@@ -189,7 +189,9 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             training = self._resume()
         loss = training.epoch(codes, labels, batch_size, kernels.available_threads(self.n_jobs))
         finite_loss(loss, self._optimiser(bottleneck.decoder))
-        new.bottleneck_ = replace(bottleneck, values=training.values)
+        new.bottleneck_ = replace(
+            bottleneck, values=finite_values(training.values, self._optimiser(bottleneck.decoder))
+        )
         new.history_ = [*history, loss]
         new._training = training
         self.__dict__ = new.__dict__
@@ -227,8 +229,12 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """The most likely class of each row; the first of equals."""
-        logits = self.logits(X)
-        labels: Array = self.classes_[logits.argmax(axis=1)]
+        X = self._features(X)
+        best = np.empty(len(X), np.int64)
+        threads = kernels.available_threads(self.n_jobs)
+        for start, logits in self.bottleneck_.iterate_logits(X, threads, self.working_memory):
+            best[start : start + len(logits)] = logits.argmax(axis=1)
+        labels: Array = self.classes_[best]
         return labels
 
     def with_mask(self, mask: Array | None) -> "KeyValueClassifier":

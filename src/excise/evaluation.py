@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from excise.bottleneck import kernels
-from excise.bottleneck.reference import Array
 from excise.errors import InputError
 from excise.estimator import KeyValueClassifier
+from excise.features.arrays import Array
 from excise.progress import track
 
 ROWS = 8192  # training examples whose logits are held at once

@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from excise.atomic import written_whole
 from excise.bottleneck.model import DECODERS, LONGEST_KEY, MOST_PAIRS, MOST_RETRIEVED, Bottleneck
-from excise.bottleneck.reference import Array
 from excise.errors import InputError, ModelFileError
 from excise.estimator import KeyValueClassifier, check_parameters
+from excise.features.arrays import Array
 from excise.tensorfile import MalformedError, TensorFile, open_tensors, render_header
 
 FORMAT, FORMAT_VERSION = "excise-model", 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from excise.bottleneck.reference import Array
+from excise.features.arrays import Array
 
 LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors format
 ALIGNMENT = 64  # the tensors begin at a multiple of so many bytes

@@ -20,11 +20,11 @@ from excise.bottleneck import kernels
 from excise.bottleneck.keys import draw_keys, initialize_keys
 from excise.bottleneck.model import Bottleneck
 from excise.bottleneck.projection import draw_projection
-from excise.bottleneck.reference import NO_PAIR, Array
+from excise.bottleneck.reference import NO_PAIR
 from excise.bottleneck.values import initial_values
 from excise.errors import InputError, import_extra
 from excise.estimator import KeyValueClassifier, check_parameters
-from excise.features.arrays import finite_float32
+from excise.features.arrays import Array, finite_float32
 
 import_extra("torch", "torch", "excise.torch")
 

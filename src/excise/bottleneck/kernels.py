@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 WHY_SLOW: str | None = None
-"""Why the numpy reference is in use, in one sentence; None where compiled kernels are."""
+"""Why the numpy reference is in use though nobody chose it, in one sentence; else None."""
 BACKEND: str
 """Name of the instruction set in use, or `reference`."""
 
@@ -70,8 +70,6 @@ def _passive_waiting() -> Iterator[None]:
 _chosen: Any
 try:
     _chosen = _load()
-    if _chosen is None:
-        WHY_SLOW = "excise runs on its numpy kernels, because EXCISE_KERNELS=reference was set: they are slow"
 except ImportError as error:
     _chosen = None
     WHY_SLOW = (
@@ -94,9 +92,9 @@ _told = False
 
 
 def warn_if_slow() -> None:
-    """Say once that no compiled kernels were found; not where the slow ones were asked for."""
+    """Say once that no compiled kernels were found; where the slow ones were asked for there is nothing to say."""
     global _told
-    if WHY_SLOW and not _told and os.environ.get("EXCISE_KERNELS") != "reference":
+    if WHY_SLOW and not _told:
         _told = True
         warnings.warn(WHY_SLOW, stacklevel=3)
 

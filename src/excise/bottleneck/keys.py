@@ -3,8 +3,7 @@
 import numpy as np
 
 from excise.bottleneck import kernels
-from excise.bottleneck.reference import Array
-from excise.features.arrays import chunk_rows, read_chunks
+from excise.features.arrays import Array, chunk_rows, read_chunks
 from excise.progress import track
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from excise.bottleneck import kernels
-from excise.bottleneck.reference import Array
 from excise.errors import InputError
-from excise.features.arrays import chunk_rows, read_chunks
+from excise.features.arrays import Array, chunk_rows, read_chunks
 from excise.progress import track
 
 DECODERS = ("mean", "sum")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from excise.bottleneck.reference import Array
+from excise.features.arrays import Array
 
 
 def draw_projection(features: int, codebooks: int, key_dim: int, generator: np.random.Generator) -> Array:

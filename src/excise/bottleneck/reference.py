@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from excise.features.arrays import Array
+
 NO_PAIR = 65535  # what a code holds where no live pair was left
 SUM_GROUPS = 16  # logits are summed within so many runs of codebooks first, then over the runs
 EMA_DECAY, EMA_EPSILON = 0.95, 1e-5

@@ -3,8 +3,9 @@
 import numpy as np
 
 from excise.bottleneck import kernels
-from excise.bottleneck.reference import Array, Optimiser
+from excise.bottleneck.reference import Optimiser
 from excise.errors import InputError
+from excise.features.arrays import Array
 from excise.progress import track
 
 STEPS_PER_CALL = 16  # between two of them Ctrl-C is heard and progress is shown
@@ -46,7 +47,17 @@ def train_values(
                 progress.advance(len(part))
             history.append(finite_loss(total / len(codes), optimiser))
             progress.note(f"epoch {epoch + 1}/{epochs}, loss {history[-1]:.4f}")
-    return trainer.values(threads), history
+    return finite_values(trainer.values(threads), optimiser), history
+
+
+def finite_values(values: Array, optimiser: Optimiser) -> Array:
+    """The table itself; refused where its last step ran away, which no loss has shown yet."""
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"training diverged: a value is no longer finite; "
+            f"lower learning_rate, which is {optimiser.learning_rate:g}, or set gradient_clip"
+        )
+    return values
 
 
 def finite_loss(loss: float, optimiser: Optimiser) -> float:

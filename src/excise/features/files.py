@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from excise.bottleneck.reference import Array
 from excise.errors import InputError, import_extra
+from excise.features.arrays import Array
 from excise.tensorfile import MalformedError, open_tensors
 
 FEATURE_NAMES = ("X", "x", "features", "embeddings")
 LABEL_NAMES = ("y", "labels", "targets", "label")
+LARGEST_LABEL = 2.0**53  # among floats; beyond, they skip whole numbers
 NAMED = (".npz", ".safetensors", ".parquet")  # kinds of files that hold arrays or columns under names
 # One form for each number, so that no two words become one label: int() also takes 1_0, 007, +7 and other scripts.
 _WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]*")
@@ -266,6 +267,8 @@ def _parquet_lists(path: Path, column: Any, name: str) -> Array:
 def _parquet_labels(path: Path, column: Any) -> Array:
     if column.null_count:
         raise InputError(f"{path} has {column.null_count} missing labels: drop those rows first")
+    if _is_list(column.type):
+        raise InputError(f"{path} has labels of type {column.type}: one number or word per example is needed")
     values = column.to_pylist()
     return np.array(values) if values else np.empty(0, np.int64)
 
@@ -291,7 +294,10 @@ def _read_lines(path: Path) -> Array:
     wide = next((row for row in rows if len(row) > 1), None)
     if wide is not None:
         raise InputError(f"{path} has a line with {len(wide)} values: it must hold one label a line and nothing else")
-    words = [row[0].strip() for row in rows]
+    return _from_words([row[0].strip() for row in rows])
+
+
+def _from_words(words: list[str]) -> Array:
     if not all(map(_WHOLE_NUMBER.fullmatch, words)):
         return np.array(words)
     try:
@@ -350,14 +356,21 @@ def _checked_labels(path: Location, y: Array, examples: int) -> Array:
         y = y.reshape(-1)
     if y.ndim != 1:
         raise InputError(f"{fspath(path)} holds labels of shape {y.shape}: one label per example is needed")
+    if len(y) == examples + 1 and y.dtype.kind == "U" and y[0] in LABEL_NAMES:  # a header, as `excise predict` writes
+        y = _from_words(y[1:].tolist())
     if len(y) != examples:
         raise InputError(f"{fspath(path)} holds {len(y):,} labels for {examples:,} examples: there must be one each")
     if y.dtype.kind not in "fiubU":
         raise InputError(f"{fspath(path)} holds labels of type {y.dtype}: use integers, booleans or strings")
     if y.dtype.kind == "f":
-        wrong = y[~np.isfinite(y) | (y != np.round(y))]
+        wrong = y[~(np.abs(y) <= LARGEST_LABEL) | (y != np.round(y))]
         if len(wrong):
-            raise InputError(f"{fspath(path)} holds the label {wrong.tolist()[0]!r}: labels are whole numbers or text")
+            raise InputError(
+                f"{fspath(path)} holds the label {float(wrong[0])!r}: labels are text or whole numbers, written as "
+                "floats at most 2^53"
+            )
+        if y.dtype.itemsize > 8:
+            return y.astype(np.float64)
     return y
 
 

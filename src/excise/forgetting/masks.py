@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from excise.bottleneck.reference import NO_PAIR, Array
+from excise.bottleneck.reference import NO_PAIR
 from excise.errors import InputError
+from excise.features.arrays import Array
 
 ROWS = 4096  # counted at once
 
