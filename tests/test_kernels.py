@@ -116,14 +116,31 @@ def test_nearest_pairs_of_any_scale_and_place(m, d, k, scale, offset, what, seed
     )
 
 
+@pytest.mark.parametrize("k", [1, 3, 20])
 @pytest.mark.parametrize("m", [64, 700])
-def test_a_key_whose_norm_overflows_hides_no_other(m):
-    keys, z, _ = keys_and_queries(64, 1, m, 4, 0)
-    keys[0, 4] = 1e20
-    codes = native.PreparedKeys(keys, None).nearest(z, 1, 1)
+@pytest.mark.parametrize("overflowing", [1, 60])
+def test_a_key_whose_norm_overflows_hides_no_other(m, k, overflowing):
+    keys, z, rng = keys_and_queries(64, 1, m, 4, 0)
+    keys[0, rng.permutation(m)[:overflowing]] = 1e20
+    codes = native.PreparedKeys(keys, None).nearest(z, k, 1)
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(codes, reference.PreparedKeys(keys, None).nearest(z, 1))
-    np.testing.assert_array_equal(codes[:1], native.PreparedKeys(keys, None).nearest(z[:1], 1, 1))
+        np.testing.assert_array_equal(codes, reference.PreparedKeys(keys, None).nearest(z, k))
+    np.testing.assert_array_equal(codes[:1], native.PreparedKeys(keys, None).nearest(z[:1], k, 1))
+
+
+@pytest.mark.parametrize("k", [1, 5, 32])
+def test_few_near_keys_among_far_ones(k):
+    """Fewer lanes hold a near key than keys are looked for; some zeros have a sign."""
+    rng = np.random.default_rng(0)
+    keys = (1e4 * rng.standard_normal((1, 2000, 8))).astype(np.float32)
+    keys[0, :: 1 << 6] /= 1e4
+    keys[0, 100:400:10] = 0.0
+    keys[0, 105:400:10] = -0.0
+    z = rng.standard_normal((70, 1, 8)).astype(np.float32)
+    z[::9] *= 1e4
+    np.testing.assert_array_equal(
+        native.PreparedKeys(keys, None).nearest(z, k, 2), reference.PreparedKeys(keys, None).nearest(z, k)
+    )
 
 
 @pytest.mark.parametrize("d", [4, 6, 8, 14, 64])
@@ -161,15 +178,15 @@ def test_key_initialisation(size, batch_size):
     np.testing.assert_array_equal(ours.keys(), oracle.keys())
 
 
-@pytest.mark.parametrize("d", [1, 3, 8])
-@pytest.mark.parametrize("scale", [1e-20, 1e-3, 1.0])
-def test_key_initialisation_of_a_wide_codebook(d, scale):
+@pytest.mark.parametrize("d", [1, 3, 8, 64])
+@pytest.mark.parametrize(("scale", "batch_size"), [(1e-20, 64), (1e-3, 64), (1.0, 64), (1.0, 1000), (1e12, 64)])
+def test_key_initialisation_of_a_wide_codebook(d, scale, batch_size):
     """Most keys are far from all examples for a while, and dead ones take the same example: neither changes a bit."""
     rng = np.random.default_rng(d)
     keys = rng.standard_normal((2, 700, d)).astype(np.float32)
     z = (scale * (rng.standard_normal((640, 2, d)) + 0.3)).astype(np.float32)
-    ours, oracle = native.KeyInitializer(keys, 7, 64), reference.KeyInitializer(keys, 7, 64)
-    for _ in range(6):
+    ours, oracle = native.KeyInitializer(keys, 7, batch_size), reference.KeyInitializer(keys, 7, batch_size)
+    for _ in range(4):
         part = z[rng.permutation(len(z))]
         ours.update(part, 2)
         oracle.update(part)

@@ -20,7 +20,7 @@ from excise.bottleneck.keys import initialize_keys
 from excise.bottleneck.model import DECODERS, LONGEST_KEY, MOST_PAIRS, MOST_RETRIEVED, Bottleneck
 from excise.bottleneck.projection import draw_projection
 from excise.bottleneck.reference import Optimiser
-from excise.bottleneck.values import STEPS_PER_CALL, finite_loss, initial_values, train_values
+from excise.bottleneck.values import STEPS_PER_CALL, finite_loss, finite_values, initial_values, train_values
 from excise.errors import InputError
 from excise.features.arrays import Array, empty_array
 from excise.forgetting.masks import unused_pairs
@@ -188,10 +188,9 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             training = self._resume()
         loss = training.epoch(codes, labels, batch_size, kernels.available_threads(self.n_jobs))
-        finite_loss(loss, self._optimiser(bottleneck.decoder))
-        new.bottleneck_ = replace(
-            bottleneck, values=finite_values(training.values, self._optimiser(bottleneck.decoder))
-        )
+        optimiser = self._optimiser(bottleneck.decoder)
+        finite_loss(loss, optimiser)
+        new.bottleneck_ = replace(bottleneck, values=finite_values(training.values, optimiser))
         new.history_ = [*history, loss]
         new._training = training
         self.__dict__ = new.__dict__

@@ -20,7 +20,10 @@ EMA_DECAY, EMA_EPSILON = 0.95, 1e-5
 
 
 def fused(a: Array, b: Array, acc: Array) -> Array:
-    """acc + a*b rounded once to float32 (a product of two floats is exact in a double)."""
+    """acc + a*b as fused instructions give it, but for one sum in some hundred millions.
+
+    A product of two floats is exact in a double; the sum is rounded to a double first, and only then to a float.
+    """
     return (acc + a.astype(np.float64) * b).astype(np.float32)
 
 

@@ -363,7 +363,8 @@ def _checked_labels(path: Location, y: Array, examples: int) -> Array:
     if y.dtype.kind not in "fiubU":
         raise InputError(f"{fspath(path)} holds labels of type {y.dtype}: use integers, booleans or strings")
     if y.dtype.kind == "f":
-        wrong = y[~(np.abs(y) <= LARGEST_LABEL) | (y != np.round(y))]
+        wide = y.astype(np.longdouble)
+        wrong = wide[~(np.abs(wide) <= LARGEST_LABEL) | (wide != np.round(wide))]
         if len(wrong):
             raise InputError(
                 f"{fspath(path)} holds the label {float(wrong[0])!r}: labels are text or whole numbers, written as "

@@ -214,18 +214,23 @@ void SearchTable::round(float far) {
         packed_.step = isa_.round_keys(packed_.keys, half_.data(), far, d_, packed_.blocks, rounded_.data(), rounded_half_.data());
 }
 
-// Early in their initialisation most keys are far away from all examples, and make the steps of whole numbers coarse. A key
-// longer than twice a query and the 32nd shortest key together is not among the 32 nearest.
+// After little training most keys lie far from all examples, and would make the steps of whole numbers coarse for those that
+// do not. A key longer than `far` is not among the k nearest of a query shorter than half of what `far` exceeds the k-th
+// shortest key by; the rest of the half is for rounding.
 void SearchTable::leave_out_far_keys() {
-    constexpr int most = 32;
-    if (!isa_.round_keys || packed_.count <= most) return;
+    if (!isa_.round_keys || packed_.count <= 16 * kMostRetrieved) return;
     std::vector<float> half(half_.data(), half_.data() + packed_.count);
-    std::nth_element(half.begin(), half.begin() + most - 1, half.end());
-    const float near = std::sqrt(2 * half[most - 1]), far = 16 * near;
-    if (!(0.5f * far * far < *std::max_element(half.begin(), half.end()))) return;
-    round(0.5f * far * far);
-    packed_.reach = 0.499f * (far - near);
+    const auto usual = half.begin() + packed_.count / 16, near = half.begin() + kMostRetrieved - 1;
+    std::nth_element(half.begin(), usual, half.end());
+    std::nth_element(half.begin(), near, usual);
+    const float far = 32 * std::sqrt(2 * *usual), half_far = 0.5f * far * far;
+    const auto is_left_out = [&](float x) { return x > half_far && x < HUGE_VALF; };
+    if (std::none_of(half.begin(), half.end(), is_left_out)) return;
+    round(half_far);
+    packed_.reach = 0.499f * (far - std::sqrt(2 * *near));
 }
+
+namespace {
 
 // Floats of scratch that a search of so many queries among so many blocks takes at most.
 int64_t search_scratch(const Isa& isa, int64_t blocks, int d, int64_t queries, int k) {
@@ -235,8 +240,6 @@ int64_t search_scratch(const Isa& isa, int64_t blocks, int d, int64_t queries, i
     const int64_t kept = k > 1 ? (isa.block + isa.width) * blocks * (isa.round_keys ? 1 : queries) : 0;
     return of_few + rounded + kept + 2 * (blocks + 1);
 }
-
-namespace {
 
 // For each live pair the number of its key among the distinct ones, by their bits, in the order of their first pairs;
 // -1 where masked. Returns their count.
@@ -300,15 +303,15 @@ PreparedKeys::Codebook::Codebook(const Isa& isa, const float* from, int m, int d
 void PreparedKeys::Codebook::spread(const int32_t* found, const float* scores, int k, uint16_t* codes) const {
     int done = 0, from = 0;
     while (done < k && from < k && found[from] >= 0) {
-        int to = from + 1;
-        while (to < k && found[to] >= 0 && scores[to] == scores[from]) ++to;
-        const bool tied = to > from + 1;
-        uint16_t several[32 * 32];
+        int end = from + 1;
+        while (end < k && found[end] >= 0 && scores[end] == scores[from]) ++end;
+        const bool tied = end > from + 1;
+        uint16_t several[kMostRetrieved * kMostRetrieved];
         uint16_t* next = tied ? several : codes + done;
-        for (; from < to; ++from) {
+        for (; from < end; ++from) {
             const size_t key = static_cast<size_t>(found[from]);
-            const int32_t end = std::min(first[key + 1], first[key] + k - done);
-            for (int32_t p = first[key]; p < end; ++p) *next++ = pairs[static_cast<size_t>(p)];
+            const int32_t last = std::min(first[key + 1], first[key] + k - done);
+            for (int32_t p = first[key]; p < last; ++p) *next++ = pairs[static_cast<size_t>(p)];
         }
         if (tied) {
             std::sort(several, next);
@@ -369,7 +372,7 @@ void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, in
                     if (k == 1) {
                         isa_.nearest(near, some, d_, book.table->packed(), own.search.data(), found);
                         for (int e = 0; e < some; ++e)
-                            out[(q + e) * width + i] = found[e] < 0 ? kNoPair : book.pairs[static_cast<size_t>(book.first[static_cast<size_t>(found[e])])];
+                            out[(q + e) * width + i] = book.first_pair(found[e]);
                     } else {
                         isa_.nearest_k(near, some, d_, k, book.table->packed(), own.search.data(), found, scores);
                         for (int e = 0; e < some; ++e)
@@ -392,7 +395,7 @@ struct KeyInitializer::Scratch {
     Buffer added, hits, half, rows, keys, search;
     SearchTable table;
     BufferOf<int32_t> pairs, found;
-    std::vector<uint16_t> drawn;  // first pair that takes an example of the batch
+    BufferOf<uint16_t> drawn;  // first pair that takes an example of the batch
 };
 
 KeyInitializer::KeyInitializer(const float* keys, int c, int m, int d, uint64_t seed, int batch_size)
@@ -431,11 +434,13 @@ void KeyInitializer::update(const float* z, int64_t n, int threads) {
     const int64_t batches = (n + batch_size_ - 1) / batch_size_;
     const int64_t size = static_cast<int64_t>(blocks_) * isa_.block;
     const int books = std::clamp(c_ / (4 * threads), 1, 8), tasks = (c_ + books - 1) / books;
+    const int64_t most = std::min<int64_t>(batch_size_, n);
+    threads = std::min(threads, tasks);
     auto each = of_each(threads, [&] {
         return Scratch{Buffer(books * n * d_), Buffer(size * d_), Buffer(size), Buffer(size),
                        Buffer(d_ * (isa_.block + isa_.width)), Buffer(size * d_),
                        Buffer(search_scratch(isa_, blocks_, d_, kQueries, 1)), SearchTable(isa_, size, d_),
-                       BufferOf<int32_t>(size + isa_.width), BufferOf<int32_t>(batch_size_), std::vector<uint16_t>(static_cast<size_t>(batch_size_))};
+                       BufferOf<int32_t>(size + isa_.width), BufferOf<int32_t>(most), BufferOf<uint16_t>(most)};
     });
     // A codebook's batches follow one another; codebooks know nothing of each other.
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
@@ -455,8 +460,11 @@ void KeyInitializer::update(const float* z, int64_t n, int threads) {
     step_ += static_cast<uint64_t>(batches);
 }
 
+namespace {
+
 // Half the squared length beyond which no key is nearest to any of these queries: a key longer than twice the longest query
-// and the shortest key together is farther from each query than that shortest key. One in a thousand is for rounding.
+// and the shortest key together is farther from each query than that shortest key. One in a thousand is for rounding, which
+// moves half a squared distance by less than d + 2 times 2^-23 of the larger square: a fiftieth of that, for d = 64.
 float winners_end(const float* half, int m, const float* z, int n, int d) {
     constexpr int lanes = 16;  // side by side, because one minimum after another would wait for itself
     float least[lanes], longest = 0.0f;
@@ -468,12 +476,14 @@ float winners_end(const float* half, int m, const float* z, int n, int d) {
     const float shortest = *std::min_element(least, least + lanes);
     for (int q = 0; q < n; ++q) {
         float total = 0.0f;
-        for (int j = 0; j < d; ++j) total += z[q * d + j] * z[q * d + j];
+        for (int j = 0; j < d; ++j) total += z[int64_t{q} * d + j] * z[int64_t{q} * d + j];
         longest = total <= longest ? longest : total;  // also where it is no number
     }
     const float end = 1.001f * (2 * std::sqrt(longest) + std::sqrt(2 * shortest));
     return end > 1e-15f && end < 1e15f ? 0.5f * end * end : std::numeric_limits<float>::max();
 }
+
+}  // namespace
 
 // The nearest pair of each query, among the keys that can be nearest to any, each once.
 void KeyInitializer::find(int i, const float* z, int n, Scratch& scratch) const {
@@ -490,7 +500,7 @@ void KeyInitializer::find(int i, const float* z, int n, Scratch& scratch) const 
     scratch.table.fill(scratch.keys.data(), count);
     int32_t* found = scratch.found.data();
     for (int q = 0; q < n; q += kQueries)
-        isa_.nearest(z + q * d, std::min(kQueries, n - q), d, scratch.table.packed(), scratch.search.data(), found + q);
+        isa_.nearest(z + int64_t{q} * d, std::min(kQueries, n - q), d, scratch.table.packed(), scratch.search.data(), found + q);
     for (int q = 0; q < n; ++q) found[q] = found[q] < 0 ? -1 : pairs[found[q]];
 }
 
@@ -510,7 +520,7 @@ void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step
         if (pair < 0) continue;
         hits[pair] += 1.0f;
         float* to = added + place(pair);
-        for (int j = 0; j < d; ++j) to[j * block] += z[q * d + j];
+        for (int j = 0; j < d; ++j) to[j * block] += z[int64_t{q} * d + j];
     }
     isa_.average(keys, sums_[static_cast<size_t>(i)].data(), counts, added, hits, d, blocks_, m_);
     const float dead = static_cast<float>(0.1 * batch_size_ / m_);
@@ -518,7 +528,8 @@ void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step
     const uint64_t of_codebook = mix(of_step + 0xBF58476D1CE4E5B9ull * (static_cast<uint64_t>(i) + 1));
     uint16_t* copied = copied_[static_cast<size_t>(i)].data();
     std::fill(copied, copied + m_, kNoPair);
-    std::fill(scratch.drawn.begin(), scratch.drawn.end(), kNoPair);
+    uint16_t* drawn = scratch.drawn.data();
+    std::fill(drawn, drawn + n, kNoPair);
     int32_t* pairs = scratch.pairs.data();  // listed first, because a branch on each would mostly be guessed wrong
     int listed = 0;
     for (int p = 0; p < m_; ++p) {
@@ -529,9 +540,9 @@ void KeyInitializer::update_codebook(int i, const float* z, int n, uint64_t step
         const int p = pairs[l];
         const uint64_t hash = mix(of_codebook + 0x94D049BB133111EBull * (static_cast<uint64_t>(p) + 1));
         const uint64_t example = ((hash >> 32) * static_cast<uint64_t>(n)) >> 32;
-        copied[p] = scratch.drawn[example];
+        copied[p] = drawn[example];
         if (copied[p] != kNoPair) continue;
-        scratch.drawn[example] = static_cast<uint16_t>(p);
+        drawn[example] = static_cast<uint16_t>(p);
         float* to = keys + place(p);
         const float* from = z + static_cast<int64_t>(example) * d;
         for (int j = 0; j < d; ++j) to[j * block] = from[j];

@@ -70,6 +70,9 @@ class PreparedKeys {
         std::vector<int32_t> first;   // of each key among the pairs, and one more
         std::unique_ptr<SearchTable> table;
         Codebook(const Isa& isa, const float* keys, int m, int d, const bool* live);
+        uint16_t first_pair(int32_t key) const {
+            return key < 0 ? kNoPair : pairs[static_cast<size_t>(first[static_cast<size_t>(key)])];
+        }
         void spread(const int32_t* found, const float* scores, int k, uint16_t* codes) const;
     };
     const Isa& isa_;
@@ -95,7 +98,7 @@ class KeyInitializer {
     int c_, m_, d_, blocks_, batch_size_;
     uint64_t seed_, step_ = 0;
     std::vector<Buffer> keys_, sums_, counts_;
-    std::vector<std::vector<uint16_t>> copied_;  // the lower pair whose key a pair has, and then only that one holds it
+    std::vector<std::vector<uint16_t>> copied_;  // lower pair that holds a pair's key; kNoPair where it is its own
 };
 
 bool codes_within(const uint16_t* codes, int64_t count, int m, int threads);

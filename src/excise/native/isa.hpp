@@ -5,6 +5,7 @@
 namespace excise {
 
 constexpr uint16_t kNoPair = 65535;
+constexpr int kMostRetrieved = 32;
 
 // Coefficients that bring a row, last moved at some step, to the present in one evaluation.
 constexpr int kSeries = 8;
@@ -35,7 +36,7 @@ struct Hits {
     const int32_t* next;  // -1 ends a chain
 };
 
-// The keys of one codebook as a search reads them; masked pairs are left out, and no key is there twice.
+// The keys of one codebook as a search reads them; masked pairs are left out.
 struct Packed {
     const float* keys;            // [block][d][block size]
     const float* half;            // half the squared length of each, infinite for the padding

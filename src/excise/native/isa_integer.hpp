@@ -14,6 +14,7 @@ constexpr int32_t kNever = INT32_MAX;     // the score of the padding
 constexpr int kGroup = 8;                 // blocks whose minima are summed up in one vector
 constexpr int kMostQueries = 64;          // of a call
 constexpr int kFewHits = 4;               // nearest keys that lie in few groups
+constexpr int kFewDimensions = 4;         // with fewer, settling costs more than the products that are saved
 constexpr float kLongestKey = 16384.0f;   // in steps
 constexpr float kLongestQuery = 32760.0f; // in steps: no coordinate leaves 16 bits, no sum 32
 
@@ -67,32 +68,38 @@ float round_keys(const float* keys, const float* half, float far, int d, int blo
     return step;
 }
 
-// Queries in steps, negated, two dimensions in one, and their squared lengths before rounding. Where a query is too long
-// (or no number), its length is -1 and it is to be searched in floats.
+// Queries in steps, negated, two dimensions in one, and the squares of their rounded lengths. Where a query is too long (or
+// no number), its square is -1 and it is to be searched in floats. Returns how many are not.
 template <int D>
-void round_queries(const float* z, int count, int d, const excise::Packed& packed, int32_t* rounded, float* squared) {
+int round_queries(const float* z, int count, int d, const excise::Packed& packed, int32_t* rounded, int32_t* squared) {
     const int n = D ? D : d, twos = (n + 1) / 2;
     const float inverse = 1.0f / packed.step, reach = packed.reach * inverse;
     const float longest = reach < kLongestQuery ? reach : kLongestQuery;
+    int fit = 0;
     for (int q = 0; q < count; ++q) {
         const float* from = z + q * n;
         float total = 0.0f;
         for (int j = 0; j < n; ++j) total += (from[j] * inverse) * (from[j] * inverse);
         const bool fits = total <= longest * longest;
-        squared[q] = fits ? total : -1.0f;
         const float scale = fits ? -inverse : 0.0f;
+        int32_t square = 0;
         for (int j = 0; j < twos; ++j) {
             const float x = fits ? from[2 * j] : 0.0f, y = fits && 2 * j + 1 < n ? from[2 * j + 1] : 0.0f;
-            rounded[q * twos + j] = two_in_one(static_cast<int32_t>(std::nearbyint(x * scale)), static_cast<int32_t>(std::nearbyint(y * scale)));
+            const int32_t first = static_cast<int32_t>(std::nearbyint(x * scale)), second = static_cast<int32_t>(std::nearbyint(y * scale));
+            square += first * first + second * second;
+            rounded[q * twos + j] = two_in_one(first, second);
         }
+        squared[q] = fits ? square : -1;
+        fit += fits;
     }
+    return fit;
 }
 
 // The rounded score that a winner can have at most, where some key (or k of them) has the score `known`. In steps:
 // rounding moves neither a key nor a query by more than .503 in a coordinate, so a distance `a` of rounded pairs is off by
 // less than E = 1.006 sqrt(d); floats are off by less than F in twice the difference of two scores. A key that wins is
-// within (sqrt((a + E)^2 + F) + E)^2 <= a^2 + 4 a E + 4 E^2 + F + 2 E sqrt(F). The sums in floats, and halves lost in halving
-// odd squares, are within the 4000 added to a^2.
+// within (sqrt((a + E)^2 + F) + E)^2 <= a^2 + 4 a E + 4 E^2 + F + 2 E sqrt(F). The square a^2 is that of the rounded query plus
+// twice the score, exactly but for a half lost in halving the odd square of a key.
 struct Margin {
     float moved, base;
     explicit Margin(int d) {
@@ -101,15 +108,16 @@ struct Margin {
         moved = static_cast<float>(e);
         base = static_cast<float>(4 * e * e + f + 2 * e * std::sqrt(f) + 4.0);
     }
-    int32_t farthest(int32_t known, float squared) const {
-        const float distance = squared + 2.0f * static_cast<float>(known) + 4000.0f;
-        const float more = 2.0f * moved * std::sqrt(distance > 0.0f ? distance : 0.0f) + 0.5f * base;
+    int32_t farthest(int32_t known, int32_t squared) const {
+        const float distance = static_cast<float>(squared + 2 * static_cast<int64_t>(known) + 1);
+        const float more = 2.0f * moved * std::sqrt(distance) + 0.5f * base;
         const int64_t most = static_cast<int64_t>(known) + static_cast<int64_t>(more * 1.00001f) + 1;
         return most < kNever ? static_cast<int32_t>(most) : kNever - 1;
     }
-    // The same for its score in floats; a product of a key and a query is off by half of `moved` times their lengths.
-    float in_floats(int32_t farthest, float squared, float step) const {
-        const double off = 0.51 * moved * (kLongestKey + 4.0 + std::sqrt(squared)) + base;
+    // The same for its score in floats: half the square of a key is off by half of `moved` times its length, a product of a
+    // key and a query by as much of both lengths.
+    float in_floats(int32_t farthest, int32_t squared, float step) const {
+        const double off = 0.51 * moved * (2 * (kLongestKey + 4.0) + std::sqrt(static_cast<double>(squared))) + base;
         const double most = (farthest + off) * step * step;
         return farthest < kNever - 1 ? static_cast<float>(most + std::fabs(most) * 1e-6) : FLT_MAX;
     }
@@ -306,19 +314,23 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
     const Margin margin(n);
     for (int from = 0; from < queries; from += kMostQueries) {
         const int count = queries - from < kMostQueries ? queries - from : kMostQueries;
-        float squared[kMostQueries];
-        int32_t limit[kMostQueries];
-        round_queries<D>(z + from * n, count, n, packed, at.queries, squared);
+        int32_t squared[kMostQueries], limit[kMostQueries];
+        const int fit = round_queries<D>(z + from * n, count, n, packed, at.queries, squared);
+        if (k == 1 && 4 * fit < 3 * count) {  // many at a time are faster than one by one
+            nearest_codebook<D>(z + from * n, count, n, packed.keys, packed.half, packed.blocks, scratch, out + from);
+            continue;
+        }
         all_minima<D>(at, count, d, packed);
         for (int q = 0; q < count; ++q) {
             const int32_t *minima = at.minima + q * at.minima_ld, *groups = at.groups + q * at.groups_ld;
             limit[q] = k == 1 ? least_of(groups, at.groups_ld) : bound_rounded(minima, groups, packed.blocks, k);
         }
         for (int q = 0; q < count; ++q) limit[q] = margin.farthest(limit[q], squared[q]);
+        int64_t looked = 0;
         for (int q = 0; q < count; ++q) {
             const float* query = z + (from + q) * n;
             int32_t* to = out + (from + q) * k;
-            if (squared[q] < 0.0f) {
+            if (squared[q] < 0) {
                 if (k == 1) nearest_codebook<D>(query, 1, d, packed.keys, packed.half, packed.blocks, at.rest, to);
                 else nearest_k_any<D>(query, 1, d, k, packed.keys, packed.half, packed.blocks, at.rest, to, out_scores + (from + q) * k);
                 continue;
@@ -328,6 +340,11 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
                                           : blocks_within(limit[q], minima, 0, packed.blocks, at.hits);
             if (k == 1) {
                 *to = settle_rounded<D>(at.queries + q * twos, query, d, packed, limit[q], at.hits, hit);
+                looked += hit;
+                if (4 * looked <= static_cast<int64_t>(packed.blocks) * (q + 8)) continue;
+                // The step is too coarse to tell these keys apart.
+                nearest_codebook<D>(query + n, count - q - 1, n, packed.keys, packed.half, packed.blocks, at.rest, to + 1);
+                break;
             } else {
                 const float most = margin.in_floats(limit[q], squared[q], packed.step);
                 select<D, false>(query, d, packed.keys, packed.half, nullptr, k, most, at.hits, hit, to, out_scores + (from + q) * k);
@@ -338,7 +355,7 @@ void nearest_rounded(const float* z, int queries, int d, int k, const excise::Pa
 
 void nearest_or_rounded(const float* z, int queries, int d, const excise::Packed& packed, float* scratch, int32_t* out) {
     const bool few = packed.blocks * BK <= kFewKeys && queries >= W;
-    if (few || packed.step == 0.0f) return nearest(z, queries, d, packed, scratch, out);
+    if (few || d < kFewDimensions || packed.step == 0.0f) return nearest(z, queries, d, packed, scratch, out);
     with_key_size(d, [&](auto size) { nearest_rounded<decltype(size)::value>(z, queries, d, 1, packed, scratch, out, nullptr); });
 }
 

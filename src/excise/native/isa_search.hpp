@@ -473,6 +473,7 @@ void average(float* keys, float* sums, float* counts, const float* added, const 
     const double epsilon = 1e-5;
     const int padded = blocks * BK;
     for (int i = 0; i < padded; ++i) counts[i] = decay * counts[i] + rest * hits[i];
+    static_assert(BK % 16 == 0, "blocks are summed by sixteens");
     double total = 0, lanes[16] = {};  // one sum after another would wait for itself
     for (int i = 0; i < padded; i += 16)
         for (int l = 0; l < 16; ++l) lanes[l] += counts[i + l];

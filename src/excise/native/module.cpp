@@ -66,7 +66,7 @@ Out<float> py_project(In<float, 2> x, In<float, 2> projection, int threads) {
 Out<uint16_t> py_nearest(const PreparedKeys& keys, In<float, 3> z, int k, int threads) {
     require(static_cast<int>(z.shape(1)) == keys.codebooks() && static_cast<int>(z.shape(2)) == keys.key_dim(),
             "z (n, c, d) does not fit the keys (c, m, d)");
-    require(k >= 1 && k <= 32, "k must be from 1 to 32");
+    require(k >= 1 && k <= kMostRetrieved, "k must be from 1 to 32");
     uint16_t* codes;
     auto out = make<uint16_t>({z.shape(0), z.shape(1), static_cast<size_t>(k)}, codes);
     nb::gil_scoped_release release;
