@@ -145,12 +145,6 @@ def test_predictions_go_to_files(name: str, proba: bool, capsys: pytest.CaptureF
     Path(name).unlink()
 
 
-def test_python_strings_are_written_without_pickle(tmp_path: Path) -> None:
-    classes = np.array(["a", "bc"], dtype=object)
-    cli.write_predictions(str(tmp_path / "p.npy"), classes, classes[[1, 0]], None)
-    assert np.load(tmp_path / "p.npy", allow_pickle=False).tolist() == ["bc", "a"]
-
-
 def test_what_a_person_reads(capsys: pytest.CaptureFixture[str]) -> None:
     mask = np.zeros((8, 16), bool)
     mask[0, :4] = True

@@ -1,7 +1,6 @@
 """The shell's door: `excise demo | train | evaluate | predict | info`."""
 
 import argparse
-import csv
 import inspect
 import io
 import json
@@ -15,19 +14,20 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import numpy as np
 
 from excise import __version__, demo
-from excise.atomic import check_writable, readable_size, written_whole
+from excise.atomic import check_writable, readable_size
 from excise.bottleneck import kernels
 from excise.bottleneck.model import DECODERS
 from excise.errors import ExciseError, InputError, ModelFileError
 from excise.estimator import SOLVERS, VALUE_INITS, KeyValueClassifier, check_parameters
-from excise.evaluation import evaluate, iterate_logits, label_indices, softmax, training_accuracy
-from excise.features.arrays import Array, chunk_rows, read_chunks
+from excise.evaluation import evaluate, label_indices, training_accuracy
+from excise.features.arrays import Array, check_finite
 from excise.features.files import has_names, read_features
+from excise.predictions import FORMATS, predict, write_csv, write_predictions
 from excise.presets import PRESETS, preset
 from excise.progress import duration, say, timed_stages
 from excise.storage import OF_THE_MACHINE, load, model_bytes, save, versions_of
@@ -65,7 +65,6 @@ PARAMETER_HELP = {
 ALIASES = {"random_state": ["--seed"], "n_jobs": ["--threads"]}
 CHOICES = {"value_init": VALUE_INITS, "decoder": DECODERS, "solver": SOLVERS}
 FEATURES_HELP = "features, one row per example: .npy, .npz, .safetensors or .parquet"
-FORMATS = (".npy", ".csv", ".npz")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -157,7 +156,7 @@ def run_predict(args: argparse.Namespace) -> Result:
             raise InputError(f"cannot write {args.out}: its name must end in one of {', '.join(FORMATS)}")
     x = read_features(args.features, None, args.x_name, columns=_feature_names(model)).x
     _check_width(args, model, x)
-    labels, probabilities = _predict(model, x, args)
+    labels, probabilities = predict(model, x, args.proba, 0 if args.quiet else 1)
     if args.out is not None:
         write_predictions(args.out, model.classes_, labels, probabilities)
     result: Result = {"model": args.model, "examples": len(x), "classes": model.classes_.tolist(), "out": args.out}
@@ -186,27 +185,6 @@ def run_info(args: argparse.Namespace) -> Result:
         "parameters": {name: value for name, value in parameters.items() if name not in OF_THE_MACHINE},
         "versions": versions_of(args.model),
     }
-
-
-def write_predictions(path: str, classes: Array, labels: Array, probabilities: Array | None) -> None:
-    """Write labels (n,), and probabilities (n, v) if there are any, whole or not at all."""
-    kind = Path(path).suffix.lower()
-    labels, classes = (a.astype(str) if a.dtype == object else a for a in (labels, classes))  # no pickle
-    with written_whole(path) as file:
-        if kind == ".csv":
-            text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
-            _write_csv(text, classes.tolist(), labels.tolist(), probabilities, str)
-            text.flush()
-            text.detach()
-        elif kind == ".npz":
-            if probabilities is None:
-                np.savez(file, labels=labels, classes=classes)
-            else:
-                np.savez(file, labels=labels, classes=classes, probabilities=probabilities)
-        else:
-            array = np.ascontiguousarray(labels if probabilities is None else probabilities)
-            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-            file.write(array.reshape(-1).view(np.uint8).data)  # np.save hides why a disk refuses
 
 
 # -- what a person reads ----------------------------------------------------------------------------------------------
@@ -276,7 +254,7 @@ def render_predict(result: Result) -> str:
     if result["probabilities"] is None:
         return "\n".join(map(str, result["labels"]))
     text = io.StringIO()
-    _write_csv(text, result["classes"], result["labels"], result["probabilities"], "{:.6g}".format)
+    write_csv(text, result["classes"], result["labels"], result["probabilities"], "{:.6g}".format)
     return text.getvalue().removesuffix("\n")
 
 
@@ -579,8 +557,7 @@ def _check_batch(path: str, examples: int, batch_size: int) -> None:
 
 def _check_finite(path: str, x: Array, working_memory: float) -> None:
     try:
-        for _ in read_chunks(x, chunk_rows(8 * x.shape[1], working_memory)):
-            pass  # reading refuses what is not finite
+        check_finite(x, working_memory)
     except InputError as error:
         raise InputError(f"{path} cannot be used: {error}") from error
 
@@ -612,25 +589,6 @@ def _check_output(out: str, *inputs: str | None) -> None:
         if path is not None and os.path.exists(path) and os.path.exists(out) and os.path.samefile(path, out):
             raise InputError(f"{out} is both read and written: choose another name for the output")
     check_writable(out)
-
-
-def _predict(model: KeyValueClassifier, x: Array, args: argparse.Namespace) -> tuple[Array, Array | None]:
-    best = np.empty(len(x), np.int64)
-    probabilities = np.empty((len(x), len(model.classes_)), np.float32) if args.proba else None
-    for start, logits in iterate_logits(model, x, "predict", 0 if args.quiet else 1):
-        best[start : start + len(logits)] = logits.argmax(axis=1)
-        if probabilities is not None:
-            probabilities[start : start + len(logits)] = softmax(logits)
-    return model.classes_[best], probabilities
-
-
-def _write_csv(
-    text: TextIO, classes: list[Any], labels: list[Any], probabilities: Any, form: Callable[[float], str]
-) -> None:
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["label", *([] if probabilities is None else classes)])
-    for i, label in enumerate(labels):
-        writer.writerow([label, *([] if probabilities is None else map(form, probabilities[i]))])
 
 
 def _aligned(rows: list[tuple[str, str]]) -> list[str]:

@@ -19,7 +19,11 @@ def initialize_keys(
     working_memory: float = 256,
     verbose: int = 0,
 ) -> Array:
-    """Keys (c, m, d) after `passes` over the features in random order, in batches of `batch_size`."""
+    """Keys (c, m, d) after `passes` over the features in random order, in batches of `batch_size`.
+
+    'Key Initialization in DKVB models' in the paper; the averages, and what becomes of dead keys, are those of the
+    ICML-2023 article that it builds on.
+    """
     f, c, d = projection.shape
     if passes == 0:
         return draw_keys(c, pairs, d, generator)

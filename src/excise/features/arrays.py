@@ -56,6 +56,12 @@ def finite_float32(rows: Array, numbers: Sequence[int] | Array | None = None) ->
     )
 
 
+def check_finite(features: Array, working_memory: float) -> None:
+    """Read all of the features (n, f) once, for the sake of refusing a value that is missing or too large."""
+    for _ in read_chunks(features, chunk_rows(8 * features.shape[1], working_memory)):
+        pass
+
+
 def empty_array(shape: tuple[int, ...], dtype: DTypeLike, working_memory: float) -> Array:
     """Room for an array: in memory, or in an unnamed temporary file once it outgrows `working_memory` MiB."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize

@@ -27,7 +27,10 @@ def unused_pairs(codes: Array, pairs: int) -> Array:
 
 
 def most_activated(counts: Array, size: int) -> Array:
-    """The mask of the `size` most activated pairs of all codebooks; ties go to the lower codebook and pair."""
+    """The mask of the `size` most activated pairs of all codebooks; ties go to the lower codebook and pair.
+
+    'Unlearning via Activations' in the paper, which leaves ties open.
+    """
     if not 0 <= size <= counts.size:
         raise InputError(f"the mask cannot hold {size:,} pairs: there are {counts.size:,}")
     mask = np.zeros(counts.size, bool)
