@@ -56,11 +56,12 @@ def run_once(path: Path, name: str, seed: int, parameters: dict[str, Any], data:
     result = read_json(path)
     rows = [row for row in result.get("rows", []) if (row["preset"], row["seed"]) != (name, seed)]
     known = [row for row in result.get("rows", []) if row not in rows]
-    asked = {"parameters": parameters, "examples": len(data.x_train), **provenance()}
+    origin = provenance()
+    asked = {"parameters": parameters, "examples": len(data.x_train), **origin}
     if known and asked.items() <= known[0].items():
         say(f"{name}, seed {seed}: kept, {known[0]['accuracy']:.2%}")
         return
-    row = {"preset": name, "seed": seed, **measure(parameters, data), **provenance(), "parameters": parameters}
+    row = {"preset": name, "seed": seed, **measure(parameters, data), **origin, "parameters": parameters}
     say(f"{name}, seed {seed}: {row['accuracy']:.2%} in {row['seconds']['fit']:.1f} s")
     rows = sorted([*rows, row], key=lambda row: (list(PAPER).index(row["preset"]), row["seed"]))
     write_json(path, {"experiment": "base_models", "paper": PAPER, "rows": rows})

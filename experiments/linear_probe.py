@@ -35,11 +35,11 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     strengths, iterations = ((1e-3, 1e-2), 50) if options.quick else (STRENGTHS, MOST_ITERATIONS)
     for name in options.presets:
-        data = load(name, options.shared)
+        data, origin = load(name, options.shared), provenance()
         row = measure(standardised(data.head(3000, 300) if options.quick else data), strengths, iterations)
         say(f"{name}: {row['accuracy']:.2%} with l2 {row['l2']:g}")
         rows = [old for old in read_json(options.output).get("rows", []) if old["preset"] != name]
-        row = {"preset": name, "seed": SEED, **row, **provenance()}
+        row = {"preset": name, "seed": SEED, **row, **origin}
         write_json(options.output, {"experiment": "linear_probe", "rows": [*rows, row]})
 
 

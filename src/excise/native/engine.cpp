@@ -305,19 +305,23 @@ void PreparedKeys::Codebook::spread(const int32_t* found, const float* scores, i
     while (done < k && from < k && found[from] >= 0) {
         int end = from + 1;
         while (end < k && found[end] >= 0 && scores[end] == scores[from]) ++end;
-        const bool tied = end > from + 1;
-        uint16_t several[kMostRetrieved * kMostRetrieved];
-        uint16_t* next = tied ? several : codes + done;
+        if (end == from + 1) {  // mostly
+            const size_t key = static_cast<size_t>(found[from++]);
+            int32_t p = first[key];
+            const int32_t last = first[key + 1];
+            do codes[done++] = pairs[static_cast<size_t>(p++)];
+            while (p < last && done < k);
+            continue;
+        }
+        uint16_t tied[kMostRetrieved * kMostRetrieved];
+        uint16_t* next = tied;
         for (; from < end; ++from) {
             const size_t key = static_cast<size_t>(found[from]);
             const int32_t last = std::min(first[key + 1], first[key] + k - done);
             for (int32_t p = first[key]; p < last; ++p) *next++ = pairs[static_cast<size_t>(p)];
         }
-        if (tied) {
-            std::sort(several, next);
-            next = std::copy(several, std::min(next, several + k - done), codes + done);
-        }
-        done = static_cast<int>(next - codes);
+        std::sort(tied, next);
+        for (const uint16_t* pair = tied; pair < next && done < k; ++pair) codes[done++] = *pair;
     }
     while (done < k) codes[done++] = kNoPair;
 }

@@ -266,12 +266,51 @@ struct Candidates {
     float score[kCandidates + BK];
     int32_t id[kCandidates + BK];
     int count = 0;
+    bool thinned = false;  // then they are no longer in the order of their keys
 
     // Orders the candidates by score, then by key, and keeps the first k.
     void rank(int k) {
         constexpr int kTogether = 8;
-        int64_t key[kCandidates + BK + kTogether];
         int32_t at[kCandidates + BK + kTogether];
+        if (!places_of_few(at)) places(at);
+        float sorted_score[kCandidates + BK];
+        int32_t sorted_id[kCandidates + BK];
+        for (int i = 0; i < count; ++i) {
+            sorted_score[at[i]] = score[i];
+            sorted_id[at[i]] = id[i];
+        }
+        count = count < k ? count : k;
+        for (int i = 0; i < count; i += W) {  // whole vectors: there is room
+            Vec::load(sorted_score + i).store(score + i);
+            Vec::store_int(id + i, Vec::load_int(sorted_id + i));
+        }
+    }
+
+    // How many candidates come before each; up to a vector of them, as they were found: by key.
+    bool places_of_few(int32_t* at) {
+#if defined(EXCISE_AVX512)
+        if (thinned || count > W) return false;
+        Vec::all(HUGE_VALF).store(score + count);
+        const Vec own = Vec::load(score);
+        Vec::Int before = Vec::all_int(0);
+        for (int i = 0; i < count; ++i) {
+            const Vec other = Vec::all(score[i]);
+            const uint32_t later = 0xfffeu << i;
+            const uint32_t after = (Vec::bits(other <= own) & later) | (Vec::bits(other < own) & ~later);
+            before = Vec::choose(static_cast<Vec::Mask>(after), Vec::next(before), before);
+        }
+        Vec::store_int(at, before);
+        return true;
+#else
+        (void)at;
+        return false;
+#endif
+    }
+
+    // The same for any number in any order.
+    void places(int32_t* at) {
+        constexpr int kTogether = 8;
+        int64_t key[kCandidates + BK + kTogether];
         for (int i = 0; i < count; ++i) {
             const float x = score[i] + 0.0f;  // -0 is 0
             int32_t bits;
@@ -285,17 +324,6 @@ struct Candidates {
             for (int j = 0; j < count; ++j)
                 for (int l = 0; l < kTogether; ++l) smaller[l] += key[j] < key[i + l];
             for (int l = 0; l < kTogether; ++l) at[i + l] = static_cast<int32_t>(smaller[l]);
-        }
-        float sorted_score[kCandidates + BK];
-        int32_t sorted_id[kCandidates + BK];
-        for (int i = 0; i < count; ++i) {
-            sorted_score[at[i]] = score[i];
-            sorted_id[at[i]] = id[i];
-        }
-        count = count < k ? count : k;
-        for (int i = 0; i < count; i += W) {  // whole vectors: there is room
-            Vec::load(sorted_score + i).store(score + i);
-            Vec::store_int(id + i, Vec::load_int(sorted_id + i));
         }
     }
 };
@@ -317,6 +345,7 @@ void select(const float* z, int d, const float* keys, const float* half, const f
         }
         if (found.count > kCandidates) {
             found.rank(k);
+            found.thinned = true;
             limit = found.score[k - 1];
         }
     }

@@ -35,6 +35,7 @@ struct Vec {
     static void store_int(int32_t* p, Int x) { _mm512_storeu_si512(p, x); }
     static Int all_int(int32_t x) { return _mm512_set1_epi32(x); }
     static Int choose(Mask m, Int yes, Int no) { return _mm512_mask_mov_epi32(no, m, yes); }
+    static Int next(Int x) { return _mm512_add_epi32(x, _mm512_set1_epi32(1)); }
     friend Mask operator<(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
     friend Mask operator<=(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ); }
     friend Mask operator==(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
