@@ -16,7 +16,7 @@ SPEED_PARTS = ("nearest", "keys", "values", "gradient", "prediction")
 FLOW = ("features", "bottleneck", "forgetting")  # the way of the data; what is not on it follows by name
 BESIDE = {
     "native/": "The kernels in C++17, one file for each instruction set.",
-    "tests/": "Properties first; a module's in the file of its name, the parts of the bottleneck's in test_kernels.py.",
+    "tests/": "Properties first; files are named after what they test.",
     "experiments/": "One file per table or figure of the paper; results as JSON.",
     "benchmarks/": "Speed and memory against other libraries; results as JSON.",
     "docs/": "The method exactly as implemented, the doors, the results, and the scripts that render them.",

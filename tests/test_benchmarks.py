@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments import base_models
 from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +65,20 @@ def test_quick_experiments_run(script: str, shared: Path, tmp_path: Path) -> Non
     rows = json.loads(out.read_text())["rows"]
     assert all(row["accuracy"] > 0.5 for row in rows)
     assert len(rows) == (2 if script == "base_models" else 1)
+
+
+def test_a_seed_is_measured_again_by_other_code(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "result.json"
+    for commit, kept in (("a1", False), ("a1", True), ("b2", False), ("b2+", False), ("b2+", False)):
+        monkeypatch.setattr(base_models, "provenance", lambda commit=commit: {"commit": commit})
+        base_models.main(
+            ["--quick", "--presets", "cifar10-resnet50", "--seeds", "0", "--shared", str(shared), "-o", str(out)]
+        )
+        assert ("seed 0: kept" in capsys.readouterr().err) == kept
+        (row,) = json.loads(out.read_text())["rows"]
+        assert row["commit"] == commit
 
 
 def test_missing_features_are_one_sentence(tmp_path: Path) -> None:

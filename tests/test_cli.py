@@ -398,6 +398,7 @@ BAD_WORDS = {
     "link.npy is both read and written": ["predict", "model", "x.npy", "-o", "link.npy"],
     "its name must end in one of .npy, .csv, .npz": ["predict", "model", "x.npy", "-o", "new.txt"],
     "there is no digit 10": ["demo", "--forget", "10"],
+    "x.npy holds no labels: give a file of them with --validation-labels": [*TRAIN, "--validation", "x.npy"],
     "--validation-labels needs --validation": [*TRAIN, "--validation-labels", "y.npy"],
     "--x-name is 'a', and there are no named arrays in x.npy: leave --x-name out": [*TRAIN, "--x-name", "a"],
     "--y-name is 'b', and there are no named arrays in y.npy: leave --y-name": [*TRAIN, "--y-name", "b"],

@@ -263,6 +263,7 @@ inline float bound(const float* minima, int blocks, int k) {
 constexpr int kCandidates = 256;  // more than that (many equal keys) are thinned out on the way
 
 struct Candidates {
+    static constexpr int kTogether = 8;
     float score[kCandidates + BK];
     int32_t id[kCandidates + BK];
     int count = 0;
@@ -270,7 +271,6 @@ struct Candidates {
 
     // Orders the candidates by score, then by key, and keeps the first k.
     void rank(int k) {
-        constexpr int kTogether = 8;
         int32_t at[kCandidates + BK + kTogether];
         if (!places_of_few(at)) places(at);
         float sorted_score[kCandidates + BK];
@@ -309,7 +309,6 @@ struct Candidates {
 
     // The same for any number in any order.
     void places(int32_t* at) {
-        constexpr int kTogether = 8;
         int64_t key[kCandidates + BK + kTogether];
         for (int i = 0; i < count; ++i) {
             const float x = score[i] + 0.0f;  // -0 is 0
