@@ -26,7 +26,7 @@ def digests(compiler: str, folder: Path, sets: dict[str, list[str]], command: li
         objects.append(str(folder / f"{name}.o"))
         source = str(NATIVE / f"isa_{name}.cpp")
         subprocess.run([compiler, *flags, *extra, "-c", source, "-o", objects[-1]], check=True)
-    sources = [str(NATIVE / "engine.cpp"), str(ROOT / "tests/native/digests.cpp")]
+    sources = [str(NATIVE / "engine.cpp"), str(NATIVE / "stairs.cpp"), str(ROOT / "tests/native/digests.cpp")]
     program = str(folder / "digests")
     subprocess.run([compiler, "-static", *flags, *defined, *sources, *objects, "-o", program], check=True)
     done = subprocess.run([*command, program], check=True, capture_output=True, text=True)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from excise.bottleneck import kernels, reference
-from excise.bottleneck.reference import NO_PAIR, Optimiser
+from excise.bottleneck.reference import NEVER, NO_PAIR, Optimiser
 from excise.errors import InputError
 
 native = pytest.importorskip("excise._native", reason="no compiled kernels were built")
@@ -228,6 +228,146 @@ def test_cross_entropy(n, v, smoothing, spread, seed):
     np.testing.assert_allclose(residuals, p - target, atol=1e-6)
 
 
+def some_ranks(rng, shape, finite, dead, most):
+    """Ranks of which some are NEVER and some negative; the fewer there are, the more are equal."""
+    ranks = rng.integers(0, most, shape)
+    ranks[rng.random(shape) >= finite] = NEVER
+    ranks[rng.random(shape) < dead] = -1
+    return ranks.astype(np.int32)
+
+
+def equal_steps(steps, expected):
+    for name, one, other in zip(
+        ("codes", "offsets", "sizes", "books", "pairs", "places"), steps, expected, strict=True
+    ):
+        assert one.dtype == other.dtype, name
+        np.testing.assert_array_equal(one, other, name)
+
+
+@given(
+    sizes,
+    st.integers(1, 32),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([0.0, 0.1, 1.0]),
+    st.sampled_from([3, 1000]),
+)
+def test_steps(size, k, finite, dead, most):
+    keys, z, rng = keys_and_queries(**size)
+    ranks = some_ranks(rng, keys.shape[:2], finite, dead, most)
+    steps = native.PreparedStairs(keys, ranks).steps(z, k)
+    equal_steps(steps, reference.PreparedStairs(keys, ranks).steps(z, k))
+    equal_steps(native.PreparedStairs(keys, ranks, 2).steps(z, k, 3), steps)
+
+
+@given(
+    st.integers(1, 1500),
+    st.integers(1, 60),
+    st.sampled_from([1, 2, 9]),
+    st.sampled_from([3, 10_000]),
+    st.integers(0, 99),
+)
+def test_steps_among_keys_that_repeat(m, distinct, k, most, seed):
+    """Copies of a masked key, and keys as near as it, take its place; the lower pair takes it back."""
+    rng = np.random.default_rng(seed)
+    some = rng.standard_normal((distinct, 3)).astype(np.float32)
+    some = np.concatenate([some, -some])  # from the origin each is as far as its mirror image
+    keys = some[rng.integers(0, len(some), (2, m))]
+    ranks = some_ranks(rng, (2, m), 0.4, 0.1, most)
+    z = rng.standard_normal((40, 2, 3)).astype(np.float32)
+    z[::2] = 0
+    steps = native.PreparedStairs(keys, ranks, 2).steps(z, k, 2)
+    equal_steps(steps, reference.PreparedStairs(keys, ranks).steps(z, k))
+
+
+@pytest.mark.parametrize("k", [1, 3, 20])
+@pytest.mark.parametrize("what", ["no number", "huge queries", "huge keys", "far keys"])
+def test_steps_of_any_scale(k, what):
+    keys, z, rng = keys_and_queries(70, 2, 700, 8, 0)
+    if what == "no number":
+        z[::3, 0] = np.nan
+    if what == "huge queries":
+        z[::3] *= np.float32(1e15)
+    if what == "huge keys":
+        keys[:, rng.permutation(700)[:300]] = 1e20
+    if what == "far keys":
+        keys[:, rng.permutation(700)[:600]] *= np.float32(1e4)
+    ranks = some_ranks(rng, keys.shape[:2], 0.5, 0.1, 500)
+    steps = native.PreparedStairs(keys, ranks).steps(z, k, 2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        equal_steps(steps, reference.PreparedStairs(keys, ranks).steps(z, k))
+
+
+@given(sizes, st.integers(1, 4), st.sampled_from([0.2, 1.0]), st.sampled_from([0.0, 0.5]), st.sampled_from([4, 1000]))
+def test_steps_lead_to_what_a_search_under_the_mask_finds(size, k, finite, dead, most):
+    keys, z, rng = keys_and_queries(**size)
+    ranks = some_ranks(rng, keys.shape[:2], finite, dead, most)
+    codes, offsets, at, books, pairs, places = native.PreparedStairs(keys, ranks).steps(z, k)
+    for mask_size in (most, most // 2, 2, 1, 0):
+        state = codes.copy()
+        for q in range(len(z)):
+            for e in range(offsets[q], offsets[q + 1]):
+                if at[e] >= mask_size:
+                    slots = state[q, books[e]]
+                    slots[places[e] + 1 :] = slots[places[e] : -1].copy()
+                    slots[places[e]] = pairs[e]
+        np.testing.assert_array_equal(state, native.PreparedKeys(keys, ranks >= mask_size).nearest(z, k))
+
+
+@given(
+    sizes,
+    st.integers(1, 4),
+    st.integers(2, 40),
+    st.sampled_from(["mean", "sum"]),
+    st.sampled_from([3, 1000]),
+    st.sampled_from([0.1, 30.0]),
+)
+def test_walk(size, k, v, decoder, most, spread):
+    size["n"] //= 8
+    keys, z, rng = keys_and_queries(**size)
+    ranks = some_ranks(rng, keys.shape[:2], 0.6, 0.1, most)
+    values = (spread * rng.standard_normal((*keys.shape[:2], v))).astype(np.float32).round(1)
+    labels = rng.integers(0, v, len(z))
+    steps = native.PreparedStairs(keys, ranks).steps(z, k)
+    walked = native.walk(*steps, values, labels, decoder, 2)
+    expected = reference.walk(*steps, values, labels, decoder)
+    for one, other in zip(walked[::2], expected[::2], strict=True):
+        assert one.dtype == other.dtype == np.int32
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(walked[1::2], expected[1::2], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    _, losses = native.cross_entropy(native.logits(steps[0], values, decoder), labels, 0.0)
+    np.testing.assert_array_equal(walked[1], losses)
+
+
+def test_a_walk_over_many_codebooks_and_classes():
+    """Groups of several codebooks, rows of several vectors, more steps than are settled together."""
+    rng = np.random.default_rng(0)
+    n, c, m, k, v = 20, 100, 30, 2, 100
+    keys, z = rng.standard_normal((c, m, 3)).astype(np.float32), rng.standard_normal((n, c, 3)).astype(np.float32)
+    steps = native.PreparedStairs(keys, some_ranks(rng, (c, m), 0.7, 0.1, 500)).steps(z, k)
+    values, labels = rng.standard_normal((c, m, v)).astype(np.float32), rng.integers(0, v, n)
+    walked, expected = native.walk(*steps, values, labels, "mean", 1), reference.walk(*steps, values, labels, "mean")
+    for one, other in zip(walked, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-13)
+    for one, other in zip(walked, native.walk(*steps, values, labels, "mean", 3), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_walk_over_values_that_are_no_numbers(bad):
+    rng = np.random.default_rng(0)
+    keys, z, _ = keys_and_queries(30, 3, 20, 2, 0)
+    values = rng.standard_normal((3, 20, 11)).astype(np.float32)
+    values[rng.random(values.shape) < 0.02] = bad
+    steps = native.PreparedStairs(keys, some_ranks(rng, (3, 20), 0.8, 0.1, 9)).steps(z, 1)
+    labels = rng.integers(0, 11, 30)
+    walked = native.walk(*steps, values, labels, "mean")
+    with np.errstate(invalid="ignore"):
+        expected = reference.walk(*steps, values, labels, "mean")
+    for one, other in zip(walked, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 OPTIONS = {
     "adam": Optimiser(),
     "slow-adam": Optimiser(beta1=0.99, learning_rate=0.01),
@@ -340,6 +480,9 @@ def test_wrong_arguments_are_refused_not_read():
     values = np.zeros((2, 5, 3), np.float32)
     trainer = native.ValueTrainer(values, Optimiser())
     beyond, labels = codes + np.uint16(5), np.zeros(4, np.int64)
+    stairs = native.PreparedStairs(values, np.arange(10, dtype=np.int32).reshape(2, 5))
+    steps = stairs.steps(np.zeros((4, 2, 3), np.float32), 1)
+    assert len(steps[2])
     for call in (
         lambda: native.logits(beyond, values, "mean", 1),
         lambda: native.gradient(beyond, np.zeros((4, 3), np.float32), 5, "mean", 1),
@@ -355,6 +498,16 @@ def test_wrong_arguments_are_refused_not_read():
         lambda: native.PreparedKeys(values[:, :0], None),
         lambda: native.KeyInitializer(values[:0], 0, 4),
         lambda: native.ValueTrainer(values[:, :, :0], Optimiser()),
+        lambda: native.PreparedStairs(values, np.zeros((2, 4), np.int32)),
+        lambda: stairs.steps(np.zeros((1, 2, 4), np.float32), 1),
+        lambda: stairs.steps(np.zeros((1, 2, 3), np.float32), 33),
+        lambda: native.walk(beyond, *steps[1:], values, labels, "mean"),
+        lambda: native.walk(*steps[:4], steps[4] + np.uint16(5), steps[5], values, labels, "mean"),
+        lambda: native.walk(*steps[:5], steps[5] + np.uint8(1), values, labels, "mean"),
+        lambda: native.walk(*steps[:3], steps[3] + np.int32(2), *steps[4:], values, labels, "mean"),
+        lambda: native.walk(codes, steps[1][:-1], *steps[2:], values, labels, "mean"),
+        lambda: native.walk(codes, steps[1][::-1].copy(), *steps[2:], values, labels, "mean"),
+        lambda: native.walk(*steps, values, labels + 3, "mean"),
     ):
         with pytest.raises(ValueError, match=r"\w"):
             call()

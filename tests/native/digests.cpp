@@ -49,7 +49,10 @@ void digests() {
     std::vector<int64_t> labels(n), order(n * 20);
     for (int i = 0; i < n; ++i) labels[i] = i % v;
     for (int i = 0; i < n * 20; ++i) order[i] = i * 7 % n;
-    const PreparedKeys prepared(keys.data(), c, m, d, nullptr);
+    const PreparedKeys prepared(keys.data(), c, m, d, nullptr, 1);
+    std::vector<int32_t> ranks(c * m);
+    for (int p = 0; p < c * m; ++p) ranks[p] = p % 3 ? p * 7919 % 1000 - 20 : 2147483647;
+    const PreparedStairs stairs(keys.data(), c, m, d, ranks.data(), 1);
     for (int k : {1, 3, 12}) {
         std::vector<uint16_t> codes(n * c * k);
         prepared.nearest(z.data(), n, k, codes.data(), 1);
@@ -63,6 +66,19 @@ void digests() {
         print("logits", scores);
         gradient(codes.data(), n, c, k, scores.data(), m, v, true, table.data(), 1);
         print("gradient", table);
+        std::vector<int64_t> offsets(n + 1);
+        const PreparedStairs::Steps steps = stairs.steps(z.data(), n, k, codes.data(), offsets.data(), 1);
+        print("codes", codes);
+        print("offsets", offsets);
+        print("pairs", std::vector<uint16_t>(steps.pairs.data(), steps.pairs.data() + steps.count));
+        print("places", std::vector<uint8_t>(steps.places.data(), steps.places.data() + steps.count));
+        std::vector<int32_t> first_best(n), best(steps.count);
+        std::vector<double> first_loss(n), loss(steps.count);  // not printed: logarithms are those of the system
+        walk(codes.data(), n, c, k, offsets.data(),
+             {steps.sizes.data(), steps.books.data(), steps.pairs.data(), steps.places.data()}, values.data(), m, v, true,
+             labels.data(), first_best.data(), first_loss.data(), best.data(), loss.data(), 1);
+        print("first", first_best);
+        print("best", best);
     }
 }
 

@@ -12,22 +12,25 @@ from contextlib import contextmanager
 from typing import Any
 
 from excise.bottleneck import reference
-from excise.bottleneck.reference import NO_PAIR, Optimiser
+from excise.bottleneck.reference import NEVER, NO_PAIR, Optimiser
 from excise.errors import InputError
 
 __all__ = [
     "BACKEND",
+    "NEVER",
     "NO_PAIR",
     "WHY_SLOW",
     "KeyInitializer",
     "Optimiser",
     "PreparedKeys",
+    "PreparedStairs",
     "ValueTrainer",
     "available_threads",
     "cross_entropy",
     "gradient",
     "logits",
     "project",
+    "walk",
     "warn_if_slow",
 ]
 
@@ -80,12 +83,14 @@ BACKEND = "reference" if _chosen is None else _chosen.backend()
 _source = reference if _chosen is None else _chosen
 
 PreparedKeys: Any = _source.PreparedKeys
+PreparedStairs: Any = _source.PreparedStairs
 KeyInitializer: Any = _source.KeyInitializer
 ValueTrainer: Any = _source.ValueTrainer
 project: Any = _source.project
 logits: Any = _source.logits
 gradient: Any = _source.gradient
 cross_entropy: Any = _source.cross_entropy
+walk: Any = _source.walk
 
 
 _told = False

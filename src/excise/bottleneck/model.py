@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from excise.bottleneck import kernels
+from excise.bottleneck.kernels import NEVER
 from excise.errors import InputError
 from excise.features.arrays import Array, chunk_rows, read_chunks
 from excise.progress import track
 
 DECODERS = ("mean", "sum")
 MOST_PAIRS, MOST_RETRIEVED, LONGEST_KEY = 65_535, 32, 64
+STEP_BYTES = 80  # of a step from one size of a mask to the next: found, sorted, walked and counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,18 +66,44 @@ class Bottleneck:
         self, features: Array, threads: int = 1, working_memory: float = 256
     ) -> Iterator[tuple[int, Array]]:
         """Pairs (first row, codes (b, c, k) uint16), nearest pair first, in bounded memory."""
+        row = 2 * self.keys.shape[0] * self.top_k
+        for start, z in self._iterate_heads(features, row, threads, working_memory):
+            codes = self._keys(threads).nearest(z, self.top_k, threads)
+            del z
+            yield start, codes
+
+    def iterate_steps(
+        self, features: Array, ranks: Array, threads: int = 1, working_memory: float = 256
+    ) -> Iterator[tuple[int, Any]]:
+        """Pairs (first row, `PreparedStairs.steps`) under every mask `ranks < size` beside its own, in bounded memory.
+
+        How many steps a chunk has shows when it is done: memory is planned for what pairs in random order would take.
+        """
+        if self.mask is not None:
+            ranks = np.where(self.mask, np.int32(-1), ranks)
+        stairs = kernels.PreparedStairs(self.keys, ranks, threads)
+        never, live = (ranks == NEVER).sum(axis=1), (ranks >= 0).sum(axis=1)  # (c,)
+        k = self.top_k
+        steps = k * float(np.log(np.maximum(live, k) / np.maximum(never, k)).sum() + len(live))
+        row = (2 * k + 8) * len(live) + STEP_BYTES * int(steps)
+        for start, z in self._iterate_heads(features, row, threads, working_memory):
+            found = stairs.steps(z, k, threads)
+            del z
+            yield start, found
+
+    def _iterate_heads(
+        self, features: Array, row: int, threads: int, working_memory: float
+    ) -> Iterator[tuple[int, Array]]:
+        """Pairs (first row, projected features (b, c, d)), where what is made of a row takes `row` bytes."""
         f, c, d = self.projection.shape
         flat = self.projection.reshape(f, c * d)
         pairs = self.keys.shape[1]
         tables = 4 * c * (2 * pairs * (d + 1) + f * d)  # keys laid out for search, the projection for products
-        row = 8 * f + 4 * c * d + 2 * c * self.top_k
-        rows = chunk_rows(row, working_memory, multiply_adds=c * pairs * d, tables=tables)
+        rows = chunk_rows(8 * f + 4 * c * d + row, working_memory, multiply_adds=c * pairs * d, tables=tables)
         for start, x in read_chunks(features, rows):
-            z = kernels.project(x, flat, threads).reshape(len(x), c, d)
+            z = [kernels.project(x, flat, threads).reshape(len(x), c, d)]
             del x  # before the next chunk is read
-            codes = self._keys().nearest(z, self.top_k, threads)
-            del z
-            yield start, codes
+            yield start, z.pop()  # so that who takes it can let it go
 
     def codes(
         self,
@@ -111,9 +139,9 @@ class Bottleneck:
         for start, codes in self.iterate_codes(features, threads, working_memory):
             yield start, kernels.logits(codes, self.values, self.decoder, threads)
 
-    def _keys(self) -> Any:
+    def _keys(self, threads: int) -> Any:
         if not self._prepared:
-            self._prepared.append(kernels.PreparedKeys(self.keys, None if self.mask is None else ~self.mask))
+            self._prepared.append(kernels.PreparedKeys(self.keys, None if self.mask is None else ~self.mask, threads))
         return self._prepared[0]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the same bits on any instruction set and with any number of threads; and the bit
 compute lazily and which agrees to rounding.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from excise.features.arrays import Array
 
 NO_PAIR = 65535  # what a code holds where no live pair was left
+NEVER = int(np.iinfo(np.int32).max)  # the rank of a pair that no size of a mask holds
 SUM_GROUPS = 16  # logits are summed within so many runs of codebooks first, then over the runs
 EMA_DECAY, EMA_EPSILON = 0.95, 1e-5
 
@@ -43,29 +45,101 @@ def half_norms(keys: Array) -> Array:
     return np.float32(0.5) * total
 
 
+def iterate_scores(z: Array, keys: Array) -> Iterator[tuple[slice, Array]]:
+    """Pairs (rows, scores (b, m)) of queries z (n, d) and keys (m, d) in bounded memory: the nearer, the lower."""
+    start = half_norms(keys)
+    for first in range(0, len(z), 256):
+        rows = slice(first, first + 256)
+        score = np.broadcast_to(start, (len(z[rows]), len(keys)))
+        for j in range(keys.shape[1]):  # |z - key|^2 / 2 - |z|^2 / 2; the last term is the same for all keys
+            score = fused(-z[rows, j, None], keys[:, j], score)
+        yield rows, score
+
+
 @dataclass
 class PreparedKeys:
     """Keys ready for search; a masked pair is infinitely far away."""
 
     keys: Array  # (c, m, d)
     live: Array | None = None  # (c, m) bool
+    threads: int = 1
 
     def nearest(self, z: Array, k: int, threads: int = 1) -> Array:
         """Codes (n, c, k) of the projected features z (n, c, d): nearest first, the lower pair on a tie."""
-        c, m, d = self.keys.shape
-        codes = np.full((len(z), c, k), NO_PAIR, np.uint16)
-        for i in range(c):
-            start = half_norms(self.keys[i])
-            if self.live is not None:
-                start = np.where(self.live[i], start, np.float32(np.inf))
-            for rows in range(0, len(z), 256):
-                score = np.broadcast_to(start, (len(z[rows : rows + 256]), m))
-                for j in range(d):  # |z - key|^2 / 2 - |z|^2 / 2; the last term is the same for all keys
-                    score = fused(-z[rows : rows + 256, i, j, None], self.keys[i, :, j], score)
+        codes = np.full((len(z), len(self.keys), k), NO_PAIR, np.uint16)
+        for i, keys in enumerate(self.keys):
+            for rows, score in iterate_scores(z[:, i], keys):
+                if self.live is not None:
+                    score = np.where(self.live[i], score, np.float32(np.inf))
                 order = np.argsort(score, axis=1, kind="stable")[:, :k]
                 found = np.take_along_axis(score, order, axis=1) < np.inf
-                codes[rows : rows + 256, i, : order.shape[1]] = np.where(found, order, NO_PAIR)
+                codes[rows, i, : order.shape[1]] = np.where(found, order, NO_PAIR)
         return codes
+
+
+Steps = tuple[Array, Array, Array, Array, Array, Array]
+
+
+@dataclass
+class PreparedStairs:
+    """Keys ready to be searched under a whole row of nested masks: a pair is masked at every size above its rank.
+
+    A pair of rank NEVER is masked at no size, one of negative rank at every size from 0.
+    """
+
+    keys: Array  # (c, m, d)
+    ranks: Array  # (c, m) int32
+    threads: int = 1
+
+    def steps(self, z: Array, k: int, threads: int = 1) -> Steps:
+        """What the k nearest pairs of the projected features z (n, c, d) are at every size of the mask.
+
+        Returns codes (n, c, k) uint16, the choice where all finite ranks are masked; offsets (n + 1,) int64, the steps
+        of each query among all; and of every step its size (int32), codebook (int32), pair (uint16) and place (uint8).
+        At that size and below, the pair stands at that place of the codebook's slots, those behind it move up by one,
+        and the last falls out, until a later step changes them again.
+
+        The steps of a query are in the order in which a shrinking mask frees pairs: size descending, then codebook
+        ascending, then pair ascending. Pairs of one rank come one after another, so one that enters may fall out at
+        the same size: the slots are right after all steps of a size.
+        """
+        codes = PreparedKeys(self.keys, self.ranks == NEVER).nearest(z, k)
+        found = [np.zeros((0, 5), np.int64)]  # query, size, codebook, pair, place
+        for i, keys in enumerate(self.keys):
+            rank = self.ranks[i].astype(np.int64)
+            order = np.argsort(-rank, kind="stable")
+            order = order[(rank[order] >= 0) & (rank[order] < NEVER)]
+            for rows, score in iterate_scores(z[:, i], keys):
+                pairs = codes[rows, i].astype(np.int64)  # (b, k)
+                nearest = np.take_along_axis(score, np.where(pairs == NO_PAIR, 0, pairs), axis=1)
+                nearest = np.where(pairs == NO_PAIR, np.float32(np.inf), nearest)
+                for pair in order:
+                    x = score[:, pair, None]
+                    places = ((nearest < x) | ((nearest == x) & (pairs < pair))).sum(axis=1)
+                    enters = np.flatnonzero((places < k) & (x[:, 0] < np.inf))
+                    place = places[enters]
+                    nearest[enters] = insert(nearest[enters], place, x[enters])
+                    pairs[enters] = insert(pairs[enters], place, pair)
+                    size, book = np.full_like(place, rank[pair]), np.full_like(place, i)
+                    found.append(np.stack([enters + rows.start, size, book, np.full_like(place, pair), place], axis=1))
+        steps = np.concatenate(found)
+        query, size, book, pair, place = steps[np.lexsort((steps[:, 3], steps[:, 2], -steps[:, 1], steps[:, 0]))].T
+        offsets = np.searchsorted(query, np.arange(len(z) + 1)).astype(np.int64)
+        return (
+            codes,
+            offsets,
+            size.astype(np.int32),
+            book.astype(np.int32),
+            pair.astype(np.uint16),
+            place.astype(np.uint8),
+        )
+
+
+def insert(slots: Array, place: Array, new: Any) -> Array:
+    """The slots (n, k) with something new at a place (n,) of each row: those behind move up, the last falls out."""
+    column = np.arange(slots.shape[1])
+    moved: Array = np.where(column < place[:, None], slots, np.roll(slots, 1, axis=1))
+    return np.where(column == place[:, None], new, moved)
 
 
 def draws(seed: int, step: int, codebook: int, pairs: int, batch: int) -> Array:
@@ -193,6 +267,41 @@ def cross_entropy(logits: Array, labels: Array, smoothing: float) -> tuple[Array
     target[np.arange(len(labels)), labels] = on
     losses = np.log(total.astype(np.float64)) - (target.astype(np.float64) * shifted).sum(axis=1)
     return p - target, losses
+
+
+def walk(
+    codes: Array,
+    offsets: Array,
+    sizes: Array,
+    books: Array,
+    pairs: Array,
+    places: Array,
+    values: Array,
+    labels: Array,
+    decoder: str,
+    threads: int = 1,
+) -> tuple[Array, Array, Array, Array]:
+    """Predictions and losses of queries with some labels (n,) on their way through `PreparedStairs.steps`.
+
+    Returns predictions (n,) int32 and losses (n,) float64 of the codes, and both again after each step: those of
+    `logits`, to the bit, the first of equals, and of `cross_entropy`. Only the last step of a size counts; where the
+    next one has the same size, what was so before is repeated.
+    """
+    first_best, first_loss = np.empty(len(codes), np.int32), np.empty(len(codes))
+    best, loss = np.empty(len(sizes), np.int32), np.empty(len(sizes))
+    for q in range(len(codes)):
+        own = slice(offsets[q], offsets[q + 1])
+        states = np.repeat(codes[q : q + 1], 1 + offsets[q + 1] - offsets[q], axis=0)
+        for step, (book, pair, place) in enumerate(zip(books[own], pairs[own], places[own], strict=True), start=1):
+            states[step] = states[step - 1]
+            states[step, book] = insert(states[step, book][None], np.array([place]), pair)[0]
+        scores = logits(states, values, decoder)
+        _, losses = cross_entropy(scores, np.full(len(states), labels[q]), 0.0)
+        counts = np.append(True, np.diff(sizes[own], append=-1) != 0)  # sizes are not negative
+        last = np.maximum.accumulate(np.where(counts, np.arange(len(states)), 0))
+        predicted, losses = scores.argmax(axis=1)[last], losses[last]
+        first_best[q], first_loss[q], best[own], loss[own] = predicted[0], losses[0], predicted[1:], losses[1:]
+    return first_best, first_loss, best, loss
 
 
 @dataclass(frozen=True)

@@ -8,29 +8,19 @@
 #include <limits>
 #include <new>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
+
+#include "exponential.hpp"
+#include "loops.hpp"
 
 namespace excise {
 
 namespace {
 
-constexpr int kSumGroups = 16;
-constexpr int kQueries = 64;     // searched at a time, so that their running minima stay in the first cache
-constexpr int kQueriesOfK = 32;  // fewer, where k of each are looked for,
-constexpr int kQueriesKept = 16; // and fewer still, where all their scores are kept
-
-size_t thread_number() {
-#ifdef _OPENMP
-    return static_cast<size_t>(omp_get_thread_num());
-#else
-    return 0;
-#endif
-}
+constexpr int kQueriesOfK = 32;   // fewer at a time, where k of each are looked for,
+constexpr int kQueriesKept = 16;  // and fewer still, where all their scores are kept
 
 std::vector<const Isa*> tables() {
     std::vector<const Isa*> all;
@@ -50,63 +40,10 @@ std::vector<const Isa*> tables() {
 
 std::atomic<const Isa*> chosen{nullptr};
 
-// Threads worth waking for so many operations; a result never depends on their number.
-int team(int threads, double operations) { return operations < 1e6 ? 1 : threads; }
-
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-
-// Where a key begins in packed layout [block][d][block size]; its dimensions are a block apart.
-class Place {
-   public:
-    Place(int block, int d) : shift_(__builtin_ctz(static_cast<unsigned>(block))), lane_(block - 1), size_(block * d) {}
-    int64_t operator()(int key) const { return static_cast<int64_t>(key >> shift_) * size_ + (key & lane_); }
-
-   private:
-    int shift_, lane_, size_;  // blocks are powers of two
-};
-
 uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
     return x ^ (x >> 31);
-}
-
-// A few floats; a call of memcpy would cost more than the copy.
-inline void copy_row(float* to, const float* from, int d) {
-    int j = 0;
-    for (; j + 4 <= d; j += 4) std::memcpy(to + j, from + j, 16);
-    if (j + 2 <= d) {
-        std::memcpy(to + j, from + j, 8);
-        j += 2;
-    }
-    if (j < d) to[j] = from[j];
-}
-
-constexpr int kAhead = 16;  // rows far apart in memory are asked for so many turns before they are used
-
-template <int kForWriting, class T>
-inline void fetch(const T* from, int64_t count) {
-    for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(from + i, kForWriting, 2);
-}
-
-int group_start(int group, int groups, int c) { return static_cast<int>(static_cast<int64_t>(group) * c / groups); }
-
-float exponential(float x) {  // x <= 0; the same bits everywhere, which libm does not promise
-    x = x > -104.0f ? x : -104.0f;  // also where x is no number
-    const float magic = 12582912.0f, n = (x * 1.44269504088896341f + magic) - magic;
-    const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    const float y = p * (r * r) + r + 1.0f;
-    if (n < -125.0f) return 0.0f;
-    const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23;
-    float power;
-    std::memcpy(&power, &bits, 4);
-    return y * power;
 }
 
 }  // namespace
@@ -140,14 +77,6 @@ void* allocate(size_t bytes) {
     if (page > 64) madvise(data, bytes, MADV_HUGEPAGE);
 #endif
     return data;
-}
-
-// What each thread works in, made before they start: no exception may leave a thread.
-template <class F>
-auto of_each(int threads, F make) {
-    std::vector<decltype(make())> all;
-    for (int i = 0; i < threads; ++i) all.push_back(make());
-    return all;
 }
 
 // ---- projection -----------------------------------------------------------------------------------------------------
@@ -300,89 +229,97 @@ PreparedKeys::Codebook::Codebook(const Isa& isa, const float* from, int m, int d
 }
 
 // The k nearest pairs, from the k nearest keys: a nearer key's pairs first, and of keys equally near the lower pair.
-void PreparedKeys::Codebook::spread(const int32_t* found, const float* scores, int k, uint16_t* codes) const {
+void PreparedKeys::Codebook::spread(const int32_t* found, const float* scores, int k, uint16_t* codes,
+                                    float* code_scores) const {
     int done = 0, from = 0;
     while (done < k && from < k && found[from] >= 0) {
+        const int begin = done;
+        const float score = scores[from];
         int end = from + 1;
-        while (end < k && found[end] >= 0 && scores[end] == scores[from]) ++end;
+        while (end < k && found[end] >= 0 && scores[end] == score) ++end;
         if (end == from + 1) {  // mostly
             const size_t key = static_cast<size_t>(found[from++]);
             int32_t p = first[key];
             const int32_t last = first[key + 1];
             do codes[done++] = pairs[static_cast<size_t>(p++)];
             while (p < last && done < k);
-            continue;
+        } else {
+            uint16_t tied[kMostRetrieved * kMostRetrieved];
+            uint16_t* next = tied;
+            for (; from < end; ++from) {
+                const size_t key = static_cast<size_t>(found[from]);
+                const int32_t last = std::min(first[key + 1], first[key] + k - done);
+                for (int32_t p = first[key]; p < last; ++p) *next++ = pairs[static_cast<size_t>(p)];
+            }
+            std::sort(tied, next);
+            for (const uint16_t* pair = tied; pair < next && done < k; ++pair) codes[done++] = *pair;
         }
-        uint16_t tied[kMostRetrieved * kMostRetrieved];
-        uint16_t* next = tied;
-        for (; from < end; ++from) {
-            const size_t key = static_cast<size_t>(found[from]);
-            const int32_t last = std::min(first[key + 1], first[key] + k - done);
-            for (int32_t p = first[key]; p < last; ++p) *next++ = pairs[static_cast<size_t>(p)];
-        }
-        std::sort(tied, next);
-        for (const uint16_t* pair = tied; pair < next && done < k; ++pair) codes[done++] = *pair;
+        if (code_scores) std::fill(code_scores + begin, code_scores + done, score);
     }
-    while (done < k) codes[done++] = kNoPair;
+    if (code_scores) std::fill(code_scores + done, code_scores + k, HUGE_VALF);
+    std::fill(codes + done, codes + k, kNoPair);
 }
 
-PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* live)
-    : isa_(isa()), c_(c), m_(m), d_(d) {
-    for (int64_t i = 0; i < c; ++i) codebooks_.emplace_back(isa_, keys + i * m * d, m, d, live ? live + i * m : nullptr);
+PreparedKeys::PreparedKeys(const float* keys, int c, int m, int d, const bool* live, int threads)
+    : isa_(isa()), c_(c), m_(m), d_(d), codebooks_(static_cast<size_t>(c)) {
+    FirstError error;
+#pragma omp parallel for num_threads(team(threads, 100.0 * c * m)) schedule(dynamic)
+    for (int64_t i = 0; i < c; ++i)
+        error.keep([&] {
+            codebooks_[static_cast<size_t>(i)] = Codebook(isa_, keys + i * m * d, m, d, live ? live + i * m : nullptr);
+        });
+    error.rethrow();
+    for (const Codebook& book : codebooks_) most_blocks_ = std::max(most_blocks_, book.table->packed().blocks);
+}
+
+int PreparedKeys::at_a_time(int k) const { return k == 1 ? kQueries : isa_.round_keys ? kQueriesOfK : kQueriesKept; }
+
+PreparedKeys::Scratch PreparedKeys::scratch(int64_t queries, int k) const {
+    return {Buffer(search_scratch(isa_, most_blocks_, d_, queries, k)), BufferOf<int32_t>(queries * k), Buffer(queries * k)};
+}
+
+void PreparedKeys::search(int codebook, const float* z, int count, int k, Scratch& scratch, uint16_t* codes, int64_t stride,
+                          float* code_scores) const {
+    const Codebook& book = codebooks_[static_cast<size_t>(codebook)];
+    int32_t* found = scratch.found.data();
+    float* scores = scratch.scores.data();
+    if (k == 1) {
+        isa_.nearest(z, count, d_, book.table->packed(), scratch.search.data(), found);
+        for (int e = 0; e < count; ++e) codes[e * stride] = book.first_pair(found[e]);
+        if (code_scores) isa_.scores(z, count, d_, book.table->packed(), found, code_scores);
+        return;
+    }
+    isa_.nearest_k(z, count, d_, k, book.table->packed(), scratch.search.data(), found, scores);
+    for (int64_t e = 0; e < count; ++e)
+        book.spread(found + e * k, scores + e * k, k, codes + e * stride, code_scores ? code_scores + e * k : nullptr);
 }
 
 void PreparedKeys::nearest(const float* z, int64_t n, int k, uint16_t* codes, int threads) const {
     if (n == 0) return;
     threads = team(threads, 2.0 * static_cast<double>(n) * c_ * m_ * d_);
-    const int at_a_time = k == 1 ? kQueries : isa_.round_keys ? kQueriesOfK : kQueriesKept;
-    // A task: some codebooks, all of whose keys are close at hand, and as many queries as a tile of z has room for.
-    const int books = n < kQueries ? std::min(4, c_) : std::min(c_, std::clamp(65536 / (m_ * d_), 8, 64));
-    const int64_t room = std::max(1, 65536 / (books * d_ * kQueries)) * kQueries, queries = std::min(n, room);
-    const int64_t rows = (n + queries - 1) / queries, columns = (c_ + books - 1) / books;
-    int64_t blocks = 0;
-    for (const Codebook& book : codebooks_) blocks = std::max<int64_t>(blocks, book.table->packed().blocks);
-    const int64_t most = std::min<int64_t>(at_a_time, queries);
-    struct Scratch {
-        Buffer search, tile;          // tile: [codebook][query][d]
-        BufferOf<int32_t> found;
-        Buffer scores;
-        BufferOf<uint16_t> out;       // [query][codebook][k]
+    const Tasks tasks(n, c_, m_, d_);
+    const int64_t queries = tasks.queries, most = std::min<int64_t>(at_a_time(k), queries);
+    struct Worker {
+        Scratch search;
+        Buffer tile;
+        BufferOf<uint16_t> out;  // [query][codebook][k]
     };
     auto each = of_each(threads, [&] {
-        return Scratch{Buffer(search_scratch(isa_, blocks, d_, most, k)), Buffer(books * queries * d_),
-                       BufferOf<int32_t>(most * k), Buffer(most * k), BufferOf<uint16_t>(queries * books * k)};
+        return Worker{scratch(most, k), Buffer(tasks.books * queries * d_), BufferOf<uint16_t>(queries * tasks.books * k)};
     });
 #pragma omp parallel num_threads(threads)
     {
-        Scratch& own = each[thread_number()];
-        float* tile = own.tile.data();
+        Worker& own = each[thread_number()];
         uint16_t* out = own.out.data();
 #pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < rows * columns; ++task) {
-            const int64_t from = task / columns * queries, count = std::min(queries, n - from);
-            const int first = static_cast<int>(task % columns) * books, width = std::min(books, c_ - first);
-            for (int64_t q = 0; q < count; ++q) {
-                fetch<0>(z + ((from + std::min(q + kAhead, count - 1)) * c_ + first) * d_, width * d_);
-                for (int i = 0; i < width; ++i)
-                    copy_row(tile + (i * queries + q) * d_, z + ((from + q) * c_ + first + i) * d_, d_);
-            }
+        for (int64_t task = 0; task < tasks.count(); ++task) {
+            const int64_t from = task / tasks.columns * queries, count = std::min(queries, n - from);
+            const int first = static_cast<int>(task % tasks.columns) * tasks.books, width = std::min(tasks.books, c_ - first);
+            copy_tile(z + (from * c_ + first) * d_, c_, d_, count, width, queries, own.tile.data());
             for (int i = 0; i < width; ++i)
-                for (int64_t q = 0; q < count; q += at_a_time) {
-                    const Codebook& book = codebooks_[static_cast<size_t>(first + i)];
-                    const float* near = tile + (i * queries + q) * d_;
-                    const int some = static_cast<int>(std::min<int64_t>(at_a_time, count - q));
-                    int32_t* found = own.found.data();
-                    float* scores = own.scores.data();
-                    if (k == 1) {
-                        isa_.nearest(near, some, d_, book.table->packed(), own.search.data(), found);
-                        for (int e = 0; e < some; ++e)
-                            out[(q + e) * width + i] = book.first_pair(found[e]);
-                    } else {
-                        isa_.nearest_k(near, some, d_, k, book.table->packed(), own.search.data(), found, scores);
-                        for (int e = 0; e < some; ++e)
-                            book.spread(found + e * k, scores + e * k, k, out + ((q + e) * width + i) * k);
-                    }
-                }
+                for (int64_t q = 0; q < count; q += most)
+                    search(first + i, own.tile.data() + (i * queries + q) * d_, static_cast<int>(std::min(most, count - q)), k,
+                           own.search, out + (q * width + i) * k, width * k, nullptr);
             for (int64_t q = 0; q < count; ++q) {
                 fetch<1>(codes + ((from + std::min(q + kAhead, count - 1)) * c_ + first) * k, width * k);
                 std::memcpy(codes + ((from + q) * c_ + first) * k, out + q * width * k,

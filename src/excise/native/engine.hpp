@@ -25,6 +25,7 @@ class BufferOf {
     explicit BufferOf(int64_t count) : data_(static_cast<T*>(allocate(sizeof(T) * static_cast<size_t>(count)))) {}
     T* data() { return data_.get(); }
     const T* data() const { return data_.get(); }
+    T* release() { return data_.release(); }
 
    private:
     struct Free {
@@ -57,10 +58,22 @@ class SearchTable {
 class PreparedKeys {
    public:
     PreparedKeys(const PreparedKeys&) = delete;
-    PreparedKeys(const float* keys, int c, int m, int d, const bool* live);
+    PreparedKeys(const float* keys, int c, int m, int d, const bool* live, int threads);
     void nearest(const float* z, int64_t n, int k, uint16_t* codes, int threads) const;
     int codebooks() const { return c_; }
     int key_dim() const { return d_; }
+
+    struct Scratch {
+        Buffer search;
+        BufferOf<int32_t> found;
+        Buffer scores;
+    };
+    Scratch scratch(int64_t queries, int k) const;
+    int at_a_time(int k) const;  // queries that are best searched together
+    // The k nearest pairs of each of some queries z (count, d) in one codebook, `stride` codes apart; and, where they are
+    // asked for, their scores (count, k): infinite where there is no pair.
+    void search(int codebook, const float* z, int count, int k, Scratch& scratch, uint16_t* codes, int64_t stride,
+                float* code_scores) const;
 
    private:
     // Many pairs may have one key (dead keys took the same example): it is searched once, and stands for all of them.
@@ -69,15 +82,50 @@ class PreparedKeys {
         std::vector<uint16_t> pairs;  // those of the first key in order, those of the second, ...
         std::vector<int32_t> first;   // of each key among the pairs, and one more
         std::unique_ptr<SearchTable> table;
+        Codebook() = default;
         Codebook(const Isa& isa, const float* keys, int m, int d, const bool* live);
         uint16_t first_pair(int32_t key) const {
             return key < 0 ? kNoPair : pairs[static_cast<size_t>(first[static_cast<size_t>(key)])];
         }
-        void spread(const int32_t* found, const float* scores, int k, uint16_t* codes) const;
+        void spread(const int32_t* found, const float* scores, int k, uint16_t* codes, float* code_scores) const;
     };
     const Isa& isa_;
-    int c_, m_, d_;
+    int c_, m_, d_, most_blocks_ = 0;
     std::vector<Codebook> codebooks_;
+};
+
+// Keys ready to be searched under every mask of a nested row of them at once: a pair is masked at the sizes above its rank.
+class PreparedStairs {
+   public:
+    PreparedStairs(const PreparedStairs&) = delete;
+    PreparedStairs(const float* keys, int c, int m, int d, const int32_t* ranks, int threads);
+    struct Steps {
+        int64_t count;
+        BufferOf<int32_t> sizes, books;
+        BufferOf<uint16_t> pairs;
+        BufferOf<uint8_t> places;
+        explicit Steps(int64_t n) : count(n), sizes(n), books(n), pairs(n), places(n) {}
+    };
+    // Fills codes (n, c, k), the choice among the pairs that are never masked, and offsets (n + 1).
+    Steps steps(const float* z, int64_t n, int k, uint16_t* codes, int64_t* offsets, int threads) const;
+    int codebooks() const { return c_; }
+    int key_dim() const { return d_; }
+
+   private:
+    // The pairs of a codebook that some masks hold and some do not: the higher the rank, the sooner they come alive.
+    struct Flight {
+        Buffer keys;
+        std::vector<uint16_t> pairs;
+        std::vector<int32_t> ranks;
+        std::unique_ptr<SearchTable> table;
+        Flight() = default;
+        Flight(const Isa& isa, const float* keys, int m, int d, const int32_t* ranks);
+    };
+    struct Worker;
+    const Isa& isa_;
+    int c_, m_, d_;
+    std::unique_ptr<PreparedKeys> never_;
+    std::vector<Flight> flights_;
 };
 
 class KeyInitializer {
@@ -107,6 +155,12 @@ void logits(const uint16_t* codes, int64_t n, int c, int k, const float* values,
             int threads);
 void gradient(const uint16_t* codes, int64_t n, int c, int k, const float* residuals, int m, int v, bool mean,
               float* table, int threads);
+
+// The prediction and the loss of each of n queries with the codes (n, c, k), and again after each of its steps; offsets
+// (n + 1). Where the next step has the same size, what was so before is repeated.
+void walk(const uint16_t* codes, int64_t n, int c, int k, const int64_t* offsets, const Course& course, const float* values,
+          int m, int v, bool mean, const int64_t* labels, int32_t* first_best, double* first_loss, int32_t* best,
+          double* loss, int threads);
 
 // Residuals softmax - target, in place of the logits of n examples `ld` apart; returns losses.
 void cross_entropy(float* logits, int64_t ld, int64_t n, int v, const int64_t* labels, double smoothing,

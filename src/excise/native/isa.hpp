@@ -6,6 +6,13 @@ namespace excise {
 
 constexpr uint16_t kNoPair = 65535;
 constexpr int kMostRetrieved = 32;
+constexpr int kSumGroups = 16;      // logits are summed within so many runs of codebooks first, then over the runs
+constexpr int kStatesTogether = 8;  // of a walk: their sums of exponentials go side by side
+
+static inline int group_start(int group, int groups, int c) { return static_cast<int>(static_cast<int64_t>(group) * c / groups); }
+static constexpr int64_t walk_scratch(int64_t c, int64_t k, int64_t ld) {
+    return (c * k + c + 2 * kSumGroups + 2 * kStatesTogether) * ld;
+}
 
 // Coefficients that bring a row, last moved at some step, to the present in one evaluation.
 constexpr int kSeries = 8;
@@ -47,6 +54,27 @@ struct Packed {
     float reach;                  // queries longer than this do, because long keys were left out of the rounded ones
 };
 
+// A pair that is among the k nearest as soon as it is not masked.
+struct Entered {
+    int32_t size;  // the largest at which it is not
+    uint16_t pair;
+    uint8_t place;
+};
+
+// Steps of one query, one after another.
+struct Course {
+    const int32_t *sizes, *books;
+    const uint16_t* pairs;
+    const uint8_t* places;
+};
+
+// Values (c, m, v) and how they are looked up.
+struct Lookup {
+    const float* values;
+    int c, k, m, v;
+    bool mean;
+};
+
 struct Isa {
     const char* name;
     int width;   // floats of a vector
@@ -62,6 +90,16 @@ struct Isa {
     // The k nearest, in order, and their scores.
     void (*nearest_k)(const float* z, int queries, int d, int k, const Packed& keys, float* scratch, int32_t* out,
                       float* out_scores);
+    // The score of the key which[q] for each query z[q][d]; infinite where it is -1.
+    void (*scores)(const float* z, int queries, int d, const Packed& keys, const int32_t* which, float* out);
+    // Goes through the packed keys, whose pairs and ranks are given, in order, for each query z[q][d]. Lists the keys that
+    // are nearer than the last of codes[q] (k) when their turn comes, which take their place there; `counts` says how many
+    // there are of each query. Scores are those of the codes; scratch holds `climb_scratch` floats.
+    void (*climb)(const float* z, int queries, int d, int k, const Packed& keys, float* scratch, const uint16_t* pairs,
+                  const int32_t* ranks, uint16_t* codes, float* scores, Entered* out, int32_t* counts);
+    // One query from its first codes (c, k) through some steps. Scratch holds `walk_scratch` floats.
+    void (*walk)(const Lookup& lookup, uint16_t* codes, const Course& course, int64_t count, int64_t label, float* scratch,
+                 int32_t* first_best, double* first_loss, int32_t* best, double* loss);
     // Fills `rounded` and `rounded_half` and returns the step; keys whose half squared length is beyond `far` get a score
     // that never wins. Null where whole numbers would not be faster.
     float (*round_keys)(const float* keys, const float* half, float far, int d, int blocks, int32_t* rounded,

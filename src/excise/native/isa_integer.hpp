@@ -7,6 +7,7 @@
 #include <climits>
 
 #include "isa_search.hpp"
+#include "isa_stairs.hpp"
 
 namespace {
 
@@ -102,9 +103,10 @@ int round_queries(const float* z, int count, int d, const excise::Packed& packed
 // twice the score, exactly but for a half lost in halving the odd square of a key.
 struct Margin {
     float moved, base;
-    explicit Margin(int d) {
-        const double e = 1.006 * std::sqrt(static_cast<double>(d)), key = kLongestKey + 4.0;
-        const double f = 8.8 * (d + 2) * 0x1p-24 * (key * key / 2 + kLongestQuery * key);
+    double e, f;
+    explicit Margin(int d) : e(1.006 * std::sqrt(static_cast<double>(d))) {
+        const double key = kLongestKey + 4.0;
+        f = 8.8 * (d + 2) * 0x1p-24 * (key * key / 2 + kLongestQuery * key);
         moved = static_cast<float>(e);
         base = static_cast<float>(4 * e * e + f + 2 * e * std::sqrt(f) + 4.0);
     }
@@ -120,6 +122,13 @@ struct Margin {
         const double off = 0.51 * moved * (2 * (kLongestKey + 4.0) + std::sqrt(static_cast<double>(squared))) + base;
         const double most = (farthest + off) * step * step;
         return farthest < kNever - 1 ? static_cast<float>(most + std::fabs(most) * 1e-6) : FLT_MAX;
+    }
+    // The rounded score that a key can have at most whose square of the distance is `distance`, in steps, by its score in
+    // floats.
+    int32_t farthest_in_steps(double distance, int32_t squared) const {
+        const double most = std::sqrt((distance > 0 ? distance : 0) + f) + e;
+        const double score = (most * most - squared) * (0.5 * 1.000001) + 2.0;
+        return score < kNever - 1 ? static_cast<int32_t>(score) : kNever - 1;
     }
 };
 
@@ -367,6 +376,56 @@ void nearest_k_or_rounded(const float* z, int queries, int d, int k, const excis
     }
     with_key_size(d, [&](auto size) {
         nearest_rounded<decltype(size)::value>(z, queries, d, k, packed, scratch, out, out_scores);
+    });
+}
+
+// ---- every mask size at once ----------------------------------------------------------------------------------------
+
+// Blocks whose rounded scores say that they can hold a key nearer than a limit.
+struct LeastRounded {
+    const int32_t* least;
+    const Margin& margin;
+    double length, inverse;  // the square of the query, one over that of the step
+    int32_t squared;
+    IntVec most{};
+    void set_limit(float limit) {
+        most = IntVec::all(limit < FLT_MAX ? margin.farthest_in_steps((length + 2.0 * limit) * inverse, squared) : kNever - 1);
+    }
+    bool holds(int b) const { return IntVec::bits(IntVec::load(least + static_cast<int64_t>(b) * W) <= most) != 0; }
+};
+
+template <int D>
+void climb_rounded(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch,
+                   const uint16_t* pairs, const int32_t* ranks, uint16_t* codes, float* best, excise::Entered* out,
+                   int32_t* counts) {
+    const int n = D ? D : d, twos = (n + 1) / 2;
+    const Rounded at(scratch, packed.blocks, queries, twos);
+    const Margin margin(n);
+    const double inverse = 1 / (static_cast<double>(packed.step) * packed.step);
+    int32_t squared[kMostQueries];
+    round_queries<D>(z, queries, n, packed, at.queries, squared);
+    all_minima<D>(at, queries, n, packed);
+    for (int q = 0; q < queries; ++q) {
+        const float* query = z + q * n;
+        if (squared[q] < 0) {
+            climb_all<D>(query, 1, n, k, packed, at.rest, pairs, ranks, codes + q * k, best + q * k, out, counts + q);
+        } else {
+            double length = 0;
+            for (int j = 0; j < n; ++j) length += static_cast<double>(query[j]) * query[j];
+            const LeastRounded least{at.minima + q * at.minima_ld, margin, length, inverse, squared[q]};
+            counts[q] = climb_one<D>(query, n, k, packed, least, pairs, ranks, codes + q * k, best + q * k, out);
+        }
+        out += counts[q];
+    }
+}
+
+void climb_or_rounded(const float* z, int queries, int d, int k, const excise::Packed& packed, float* scratch,
+                      const uint16_t* pairs, const int32_t* ranks, uint16_t* codes, float* best, excise::Entered* out,
+                      int32_t* counts) {
+    if (d < kFewDimensions || packed.step == 0.0f)
+        return climb(z, queries, d, k, packed, scratch, pairs, ranks, codes, best, out, counts);
+    with_key_size(d, [&](auto size) {
+        climb_rounded<decltype(size)::value>(z, queries, d, k, packed, scratch, pairs, ranks, codes, best, out, counts);
     });
 }
 

@@ -237,6 +237,23 @@ void score_tile(const float* z, int d, const float* keys, const float* half, int
     }
 }
 
+template <int D, bool kKeep>
+void score_all(const float* z, int queries, int d, const float* keys, const float* half, int blocks, float* scores,
+               float* minima) {
+    constexpr int QT = Vec::query_tile;
+    const int n = D ? D : d;
+    const int64_t ld = static_cast<int64_t>(blocks) * BK, minima_ld = static_cast<int64_t>(blocks) * W;
+    const int step = kL1Floats / (n * BK) > 0 ? kL1Floats / (n * BK) : 1;
+    for (int from = 0; from < blocks; from += step) {
+        const int to = from + step < blocks ? from + step : blocks;
+        int q = 0;
+        for (; q + QT <= queries; q += QT)
+            score_tile<QT, D, kKeep>(z + q * n, d, keys, half, from, to, blocks, kKeep ? scores + q * ld : nullptr, minima + q * minima_ld);
+        for (; q < queries; ++q)
+            score_tile<1, D, kKeep>(z + q * n, d, keys, half, from, to, blocks, kKeep ? scores + q * ld : nullptr, minima + q * minima_ld);
+    }
+}
+
 // An upper bound of the k-th least score: of minima over disjoint groups of keys, k are at most the bound.
 inline float bound(const float* minima, int blocks, int k) {
     constexpr int kMostSets = 64 / W;
@@ -356,21 +373,12 @@ void select(const float* z, int d, const float* keys, const float* half, const f
 template <int D, bool kKeep>
 void nearest_k_codebook(const float* z, int queries, int d, int k, const float* keys, const float* half, int blocks,
                         float* scratch, int32_t* out, float* out_scores) {
-    constexpr int QT = Vec::query_tile;
     const int n = D ? D : d;
     const int64_t ld = static_cast<int64_t>(blocks) * BK, minima_ld = static_cast<int64_t>(blocks) * W;
     float* scores = scratch;
     float* minima = scores + queries * ld;
     int32_t* hits = reinterpret_cast<int32_t*>(minima + queries * minima_ld);
-    const int step = kL1Floats / (n * BK) > 0 ? kL1Floats / (n * BK) : 1;
-    for (int from = 0; from < blocks; from += step) {
-        const int to = from + step < blocks ? from + step : blocks;
-        int q = 0;
-        for (; q + QT <= queries; q += QT)
-            score_tile<QT, D, kKeep>(z + q * n, d, keys, half, from, to, blocks, scores + q * ld, minima + q * minima_ld);
-        for (; q < queries; ++q)
-            score_tile<1, D, kKeep>(z + q * n, d, keys, half, from, to, blocks, scores + q * ld, minima + q * minima_ld);
-    }
+    score_all<D, kKeep>(z, queries, d, keys, half, blocks, scores, minima);
     for (int q = 0; q < queries; ++q) {
         const float* own = minima + q * minima_ld;
         const float limit = bound(own, blocks, k);

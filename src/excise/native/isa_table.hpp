@@ -1,6 +1,7 @@
 // The table of one instruction set, filled from the templates that were just compiled for it.
 #pragma once
 #include "isa_search.hpp"
+#include "isa_stairs.hpp"
 #include "isa_values.hpp"
 #if defined(EXCISE_VNNI)
 #include "isa_integer.hpp"
@@ -19,11 +20,15 @@ excise::Isa make_table(const char* name) {
 #if defined(EXCISE_VNNI)
     isa.nearest = nearest_or_rounded;
     isa.nearest_k = nearest_k_or_rounded;
+    isa.climb = climb_or_rounded;
     isa.round_keys = round_keys;
 #else
     isa.nearest = nearest;
     isa.nearest_k = nearest_k;
+    isa.climb = climb;
 #endif
+    isa.scores = scores;
+    isa.walk = walk;
     isa.half_norms = half_norms;
     isa.pack_shorter = pack_shorter;
     isa.average = average;

@@ -25,6 +25,14 @@ template <class T>
 using Out = nb::ndarray<nb::numpy, T>;
 
 template <class T>
+Out<T> hand_over(BufferOf<T>& buffer, int64_t count) {
+    T* data = buffer.data();
+    nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
+    buffer.release();
+    return Out<T>(data, {static_cast<size_t>(count)}, owner);
+}
+
+template <class T>
 Out<T> make(std::initializer_list<size_t> shape, T*& data) {
     size_t size = 1;
     for (size_t s : shape) size *= s;
@@ -129,6 +137,64 @@ nb::tuple py_cross_entropy(In<float, 2> logits, In<int64_t, 1> labels, double sm
     return nb::make_tuple(out, out_losses);
 }
 
+nb::tuple py_steps(const PreparedStairs& stairs, In<float, 3> z, int k, int threads) {
+    require(static_cast<int>(z.shape(1)) == stairs.codebooks() && static_cast<int>(z.shape(2)) == stairs.key_dim(),
+            "z (n, c, d) does not fit the keys (c, m, d)");
+    require(k >= 1 && k <= kMostRetrieved, "k must be from 1 to 32");
+    uint16_t* codes;
+    int64_t* offsets;
+    auto out = make<uint16_t>({z.shape(0), z.shape(1), static_cast<size_t>(k)}, codes);
+    auto out_offsets = make<int64_t>({z.shape(0) + 1}, offsets);
+    PreparedStairs::Steps steps(0);
+    {
+        nb::gil_scoped_release release;
+        steps = stairs.steps(z.data(), static_cast<int64_t>(z.shape(0)), k, codes, offsets, allowed(threads));
+    }
+    const int64_t count = steps.count;
+    return nb::make_tuple(out, out_offsets, hand_over(steps.sizes, count), hand_over(steps.books, count),
+                          hand_over(steps.pairs, count), hand_over(steps.places, count));
+}
+
+nb::tuple py_walk(In<uint16_t, 3> codes, In<int64_t, 1> offsets, In<int32_t, 1> sizes, In<int32_t, 1> books,
+                  In<uint16_t, 1> pairs, In<uint8_t, 1> places, In<float, 3> values, In<int64_t, 1> labels,
+                  const std::string& decoder, int threads) {
+    const bool mean = is_mean(decoder);
+    require_no_empty_axis(values, "values (c, m, v) must have no axis of length 0");
+    require(codes.shape(1) == values.shape(0), "codes (n, c, k) and values (c, m, v) differ in c");
+    require(codes.shape(2) >= 1, "codes (n, c, k) must have a slot");
+    const size_t n = codes.shape(0), count = sizes.shape(0);
+    require(labels.shape(0) == n, "codes (n, c, k) and labels (n) differ in n");
+    require(offsets.shape(0) == n + 1 && offsets.data()[0] == 0 && offsets.data()[n] == static_cast<int64_t>(count),
+            "offsets (n + 1) must lead from 0 to the number of steps");
+    require(books.shape(0) == count && pairs.shape(0) == count && places.shape(0) == count,
+            "sizes, books, pairs and places differ in length");
+    const int c = static_cast<int>(values.shape(0)), m = static_cast<int>(values.shape(1)), v = static_cast<int>(values.shape(2));
+    const int k = static_cast<int>(codes.shape(2));
+    for (size_t q = 0; q < n; ++q) {
+        require(offsets.data()[q] <= offsets.data()[q + 1], "offsets must not fall");
+        require(labels.data()[q] >= 0 && labels.data()[q] < v, "a label is not below v");
+    }
+    int32_t *first_best, *best;
+    double *first_loss, *loss;
+    auto out_first_best = make<int32_t>({n}, first_best);
+    auto out_first_loss = make<double>({n}, first_loss);
+    auto out_best = make<int32_t>({count}, best);
+    auto out_loss = make<double>({count}, loss);
+    bool within = true;
+    {
+        nb::gil_scoped_release release;
+        for (size_t e = 0; e < count; ++e)
+            within &= books.data()[e] >= 0 && books.data()[e] < c && pairs.data()[e] < m && places.data()[e] < k;
+        within = within && codes_within(codes.data(), static_cast<int64_t>(codes.size()), m, allowed(threads));
+        if (within)
+            walk(codes.data(), static_cast<int64_t>(n), c, k, offsets.data(),
+                 {sizes.data(), books.data(), pairs.data(), places.data()}, values.data(), m, v, mean, labels.data(),
+                 first_best, first_loss, best, loss, allowed(threads));
+    }
+    require(within, "a code or a step names what the table does not have");
+    return nb::make_tuple(out_first_best, out_first_loss, out_best, out_loss);
+}
+
 Options read_options(nb::object o) {
     Options options;
     const auto number = [&](const char* name) { return nb::cast<double>(nb::float_(o.attr(name))); };
@@ -186,19 +252,35 @@ NB_MODULE(_native, m) {
     m.def("logits", &py_logits, nb::arg("codes"), nb::arg("values"), nb::arg("decoder"), nb::arg("threads") = 1);
     m.def("gradient", &py_gradient, nb::arg("codes"), nb::arg("residuals"), nb::arg("pairs"), nb::arg("decoder"),
           nb::arg("threads") = 1);
+    m.def("walk", &py_walk, nb::arg("codes"), nb::arg("offsets"), nb::arg("sizes"), nb::arg("books"), nb::arg("pairs"),
+          nb::arg("places"), nb::arg("values"), nb::arg("labels"), nb::arg("decoder"), nb::arg("threads") = 1);
     m.def("cross_entropy", &py_cross_entropy, nb::arg("logits"), nb::arg("labels"), nb::arg("smoothing"));
     nb::class_<PreparedKeys>(m, "PreparedKeys")
         .def(
             "__init__",
-            [](PreparedKeys* self, In<float, 3> keys, std::optional<In<bool, 2>> live) {
+            [](PreparedKeys* self, In<float, 3> keys, std::optional<In<bool, 2>> live, int threads) {
                 require_no_empty_axis(keys, "keys (c, m, d) must have no axis of length 0");
                 require(!live || (live->shape(0) == keys.shape(0) && live->shape(1) == keys.shape(1)),
                         "live (c, m) does not fit the keys (c, m, d)");
+                nb::gil_scoped_release release;
                 new (self) PreparedKeys(keys.data(), static_cast<int>(keys.shape(0)), static_cast<int>(keys.shape(1)),
-                                        static_cast<int>(keys.shape(2)), live ? live->data() : nullptr);
+                                        static_cast<int>(keys.shape(2)), live ? live->data() : nullptr, allowed(threads));
             },
-            nb::arg("keys"), nb::arg("live") = nb::none())
+            nb::arg("keys"), nb::arg("live") = nb::none(), nb::arg("threads") = 1)
         .def("nearest", &py_nearest, nb::arg("z"), nb::arg("k"), nb::arg("threads") = 1);
+    nb::class_<PreparedStairs>(m, "PreparedStairs")
+        .def(
+            "__init__",
+            [](PreparedStairs* self, In<float, 3> keys, In<int32_t, 2> ranks, int threads) {
+                require_no_empty_axis(keys, "keys (c, m, d) must have no axis of length 0");
+                require(ranks.shape(0) == keys.shape(0) && ranks.shape(1) == keys.shape(1),
+                        "ranks (c, m) do not fit the keys (c, m, d)");
+                nb::gil_scoped_release release;
+                new (self) PreparedStairs(keys.data(), static_cast<int>(keys.shape(0)), static_cast<int>(keys.shape(1)),
+                                          static_cast<int>(keys.shape(2)), ranks.data(), allowed(threads));
+            },
+            nb::arg("keys"), nb::arg("ranks"), nb::arg("threads") = 1)
+        .def("steps", &py_steps, nb::arg("z"), nb::arg("k"), nb::arg("threads") = 1);
     nb::class_<KeyInitializer>(m, "KeyInitializer")
         .def(
             "__init__",
