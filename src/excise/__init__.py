@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from excise.estimator import KeyValueClassifier
     from excise.presets import PRESETS
     from excise.storage import load
+    from excise.unlearning import forgetting_curve
 
 __version__ = "0.1.0"
 
@@ -19,6 +20,7 @@ _HOMES = {
     "KeyValueClassifier": "estimator",
     "MissingExtraError": "errors",
     "ModelFileError": "errors",
+    "forgetting_curve": "unlearning",
     "load": "storage",
 }
 
@@ -29,6 +31,7 @@ __all__ = [
     "KeyValueClassifier",
     "MissingExtraError",
     "ModelFileError",
+    "forgetting_curve",
     "load",
 ]
 

@@ -20,15 +20,18 @@ from excise.bottleneck.keys import initialize_keys
 from excise.bottleneck.model import DECODERS, LONGEST_KEY, MOST_PAIRS, MOST_RETRIEVED, Bottleneck
 from excise.bottleneck.projection import draw_projection
 from excise.bottleneck.reference import Optimiser
-from excise.bottleneck.values import STEPS_PER_CALL, finite_loss, finite_values, initial_values, train_values
+from excise.bottleneck.values import STEPS_PER_CALL, finite_loss, finite_values
 from excise.errors import InputError
 from excise.features.arrays import Array, empty_array
+from excise.forgetting.activations import record_activations
+from excise.forgetting.exact import Recipe
 from excise.forgetting.masks import unused_pairs
 from excise.presets import preset
+from excise.unlearning import Unlearning
 
 SOLVERS = ("adam", "sgd")
 VALUE_INITS = ("zeros", "uniform", "normal")
-NEVER_COPIED = ("_training", "training_codes_", "training_labels_")
+NEVER_COPIED = ("_training", "training_codes_", "training_labels_", "training_rows_")
 
 
 def _unused_need_not_be_known(model: "KeyValueClassifier") -> bool:
@@ -38,7 +41,7 @@ def _unused_need_not_be_known(model: "KeyValueClassifier") -> bool:
     return True
 
 
-class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class KeyValueClassifier(Unlearning, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Discrete key-value bottleneck with a mean decoder, trained on features of a frozen backbone.
 
     A feature is projected into `codebooks` small heads; each head selects its `top_k` nearest of `pairs` keys; the
@@ -63,6 +66,9 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         l2 * values to it (every step then walks the whole table, which is slower).
     gate_unused : bool
         Forbid pairs that no training example selected (then there is no `partial_fit`).
+    keep_activations : bool
+        Keep, for each class, which pairs its examples selected: a class is then forgotten without data. The log is
+        personal data, and is stored with the model.
     random_state : int, RandomState or None
         The same integer gives the same bytes, whatever the number of threads.
     n_jobs : int or None
@@ -80,16 +86,19 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Projection (f, c, d), keys (c, m, d), values (c, m, v) and mask (c, m).
     history_ : list of float
         Mean training loss of each epoch.
-    training_codes_, training_labels_ : arrays (n, c, k) uint16 and (n,)
-        Codes of the training data and their labels, after `fit`. They are personal data (the feature of an
-        example can be reconstructed from its code): saving, pickling, copying and masking leave them out.
+    training_codes_, training_labels_, training_rows_ : arrays (n, c, k) uint16, (n,) and (n,)
+        Codes of the training data, their labels and their row numbers, after `fit`. They are personal data (the
+        feature of an example can be reconstructed from its code): saving, pickling and copying leave them out;
+        `save_training_codes` writes them to a file of their own.
+    activations_ : Activations or None
+        How often the training examples of each class selected each pair. Personal data, stored with the model.
+    requests_ : tuple of Request
+        What was asked to be forgotten, and what became of it.
     """
 
     classes_: Array
     bottleneck_: Bottleneck
     history_: list[float]
-    training_codes_: Array
-    training_labels_: Array
 
     def __init__(
         self,
@@ -108,6 +117,7 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         gradient_clip: float | None = None,
         l2: float = 0.0,
         gate_unused: bool = False,
+        keep_activations: bool = True,
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -128,6 +138,7 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.gradient_clip = gradient_clip
         self.l2 = l2
         self.gate_unused = gate_unused
+        self.keep_activations = keep_activations
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -141,27 +152,26 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> "KeyValueClassifier":
         """Initialise the keys on X (n, f), code X once, and train the values on the codes."""
         new = copy.copy(self)  # takes the place of self at the very end: Ctrl-C leaves self as it was
-        X, labels = new._validate(X, y, None, reset=True)
-        batch_size = batch_within(self.batch_size, len(X))
-        generators = _spawn_generators(self.random_state)
-        bottleneck = new._draw_bottleneck(X, batch_size, generators)
-        codes = new._code(bottleneck, X)
-        values, new.history_ = train_values(
-            bottleneck.values,
-            codes,
-            labels,
-            self._optimiser(self.decoder),
-            epochs=self.epochs,
-            batch_size=batch_size,
-            generator=generators.order,
-            threads=kernels.available_threads(self.n_jobs),
-            verbose=self.verbose,
-        )
-        mask = unused_pairs(codes, self.pairs) if self.gate_unused else None
-        new.bottleneck_ = replace(bottleneck, values=values).with_mask(mask)
-        new.training_codes_, new.training_labels_ = codes, new.classes_[labels]
+        new._fit(X, y, None)
         self.__dict__ = new.__dict__
         return self
+
+    def _fit(self, X: Any, y: Any, classes: Any) -> None:
+        X, labels = self._validate(X, y, classes, reset=True)
+        batch_size = batch_within(self.batch_size, len(X))
+        seeds = _draw_seeds(self.random_state)
+        recipe = self._recipe(seeds, batch_size)
+        bottleneck = self._draw_bottleneck(X, batch_size, seeds)
+        codes = self._code(bottleneck, X)
+        threads = kernels.available_threads(self.n_jobs)
+        values, self.history_ = recipe.train(bottleneck.values, codes, labels, None, threads, self.verbose)
+        self._begin_anew(unused_pairs(codes, self.pairs) if self.gate_unused else None)
+        self.recipe_ = recipe
+        self.bottleneck_ = replace(bottleneck, values=values).with_mask(self.base_mask_)
+        self.training_codes_, self.training_labels_ = codes, self.classes_[labels]
+        self.training_rows_ = np.arange(len(X))
+        if self.keep_activations:
+            self.activations_ = record_activations(codes, labels, self.pairs, len(self.classes_))
 
     @available_if(_unused_need_not_be_known)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "KeyValueClassifier":
@@ -177,14 +187,18 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, labels = new._validate(X, y, classes, reset=first)
         batch_size = min(self.batch_size, len(X))
         if first:
-            generators = _spawn_generators(self.random_state)
-            bottleneck, history = new._draw_bottleneck(X, batch_size, generators), []
+            seeds = _draw_seeds(self.random_state)
+            bottleneck, history = new._draw_bottleneck(X, batch_size, seeds), []
+            new._begin_anew(None)
         else:
+            self._refuse_forgotten(new.classes_[np.unique(labels)])
             check_layout(self.get_params(deep=False), self.bottleneck_)
             bottleneck, history = self.bottleneck_, self.history_
         codes = new._code(bottleneck, X)
         if first:
-            training = _Training(bottleneck.values, self._optimiser(bottleneck.decoder), generators.order)
+            training = _Training(
+                bottleneck.values, self._optimiser(bottleneck.decoder), np.random.default_rng(seeds.order)
+            )
         else:
             training = self._resume()
         loss = training.epoch(codes, labels, batch_size, kernels.available_threads(self.n_jobs))
@@ -193,6 +207,7 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         new.bottleneck_ = replace(bottleneck, values=finite_values(training.values, optimiser))
         new.history_ = [*history, loss]
         new._training = training
+        new._note_further_training(codes, labels, first)
         self.__dict__ = new.__dict__
         return self
 
@@ -239,12 +254,17 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def with_mask(self, mask: Array | None) -> "KeyValueClassifier":
         """The same model, its arrays shared, under a mask (c, m) of pairs that may not be selected; None unmasks.
 
-        The mask takes the place of any before it, the gate of unused pairs included: combine with `model.mask | mask`.
-        The training codes, personal data of whoever is to be forgotten, stay behind.
+        The mask takes the place of any before it, the gate of unused pairs and all requests included: combine with
+        `model.mask | mask`. Erased pairs stay masked. The training codes, personal data of whoever is to be forgotten,
+        stay behind.
         """
         check_is_fitted(self)
         other = copy.copy(self)
         other.bottleneck_ = self.bottleneck_.with_mask(mask)
+        if self.erased_ is not None:
+            other.bottleneck_ = self.bottleneck_.with_mask(other.mask | self.erased_)
+        other.base_mask_ = other.bottleneck_.mask
+        other.requests_ = tuple(r for r in self.requests_ if r.state != "masked")
         return other
 
     @property
@@ -259,6 +279,27 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from excise.storage import save
 
         save(self, path)
+
+    def save_training_codes(self, path: str | PathLike[str]) -> None:
+        """Write the codes of the training data to a file of their own, which is personal data.
+
+        After `erase` it has to be written anew: the file of before still holds the codes of what was erased.
+        """
+        from excise.codesfile import save_codes
+
+        check_is_fitted(self)
+        save_codes(self, path)
+
+    def load_training_codes(self, path: str | PathLike[str]) -> None:
+        """Read codes that `save_training_codes` wrote for this very model, so that it can forget exactly.
+
+        Rows of classes that were erased since are left out. Which single rows were erased is known to no one by then:
+        a file written before would bring them back.
+        """
+        from excise.codesfile import load_codes
+
+        check_is_fitted(self)
+        self.training_codes_, self.training_labels_, self.training_rows_ = load_codes(self, path)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -281,21 +322,46 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"label {unseen.tolist()[0]!r} was never declared: the classes are {_some(self.classes_)}")
         return X, np.searchsorted(self.classes_, y).astype(np.int64)
 
-    def _draw_bottleneck(self, X: Array, batch_size: int, generators: "_Generators") -> Bottleneck:
+    def _begin_anew(self, mask: Array | None) -> None:
+        """No request was made yet, and nothing is known of how the values were trained."""
+        self.base_mask_, self.erased_, self.requests_ = mask, None, ()
+        self.recipe_ = self.activations_ = None
+
+    def _note_further_training(self, codes: Array, labels: Array, first: bool) -> None:
+        """After an epoch on further examples: they are in the log too, and values no longer follow a recipe."""
+        self.recipe_ = None
+        self.requests_ = tuple(replace(r, before=None) for r in self.requests_)
+        if self.keep_activations and (first or self.activations_ is not None):
+            more = record_activations(codes, labels, self.pairs, len(self.classes_))
+            self.activations_ = more if self.activations_ is None else self.activations_.plus(more)
+
+    def _refuse_forgotten(self, labels: Array) -> None:
+        for request in self.requests_:
+            again = [label for label in request.classes if request.in_force and label in labels.tolist()]
+            if again:
+                raise InputError(
+                    f"y has class {again[0]!r}, which request {request.id} made the model forget: leave its rows out"
+                )
+
+    def _recipe(self, seeds: "_Seeds", batch_size: int) -> Recipe:
+        optimiser = self._optimiser(self.decoder)
+        return Recipe(self.value_init, self.epochs, batch_size, optimiser, seeds.values, seeds.order)
+
+    def _draw_bottleneck(self, X: Array, batch_size: int, seeds: "_Seeds") -> Bottleneck:
         """A bottleneck whose keys cover X and whose values are not trained yet."""
-        projection = draw_projection(X.shape[1], self.codebooks, self.key_dim, generators.projection)
+        projection = draw_projection(X.shape[1], self.codebooks, self.key_dim, np.random.default_rng(seeds.projection))
         keys = initialize_keys(
             X,
             projection,
             self.pairs,
             passes=self.key_epochs,
             batch_size=batch_size,
-            generator=generators.keys,
+            generator=np.random.default_rng(seeds.keys),
             threads=kernels.available_threads(self.n_jobs),
             working_memory=self.working_memory,
             verbose=self.verbose,
         )
-        values = initial_values((self.codebooks, self.pairs, len(self.classes_)), self.value_init, generators.values)
+        values = self._recipe(seeds, batch_size).start((self.codebooks, self.pairs, len(self.classes_)))
         return Bottleneck(projection, keys, values, self.top_k, self.decoder)
 
     def _code(self, bottleneck: Bottleneck, X: Array) -> Array:
@@ -310,7 +376,9 @@ class KeyValueClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         optimiser = self._optimiser(self.bottleneck_.decoder)
         if isinstance(training, _Training) and training.goes_on(self.bottleneck_.values, optimiser):
             return training
-        return _Training(self.bottleneck_.values, optimiser, _spawn_generators(self.random_state).order)
+        return _Training(
+            self.bottleneck_.values, optimiser, np.random.default_rng(_draw_seeds(self.random_state).order)
+        )
 
     def _optimiser(self, decoder: str) -> Optimiser:
         return Optimiser(
@@ -348,18 +416,18 @@ def _some(classes: Array) -> str:
     return ", ".join(map(repr, classes[:10].tolist())) + (f" and {len(classes) - 10} more" if len(classes) > 10 else "")
 
 
-class _Generators(NamedTuple):
+class _Seeds(NamedTuple):
     """Independent sources of randomness, so that a change of one part leaves the draws of the others alone."""
 
-    projection: np.random.Generator
-    keys: np.random.Generator
-    values: np.random.Generator
-    order: np.random.Generator
+    projection: int
+    keys: int
+    values: int
+    order: int
 
 
-def _spawn_generators(random_state: Any) -> _Generators:
-    seeds = check_random_state(random_state).randint(0, 2**31 - 1, size=len(_Generators._fields))
-    return _Generators(*map(np.random.default_rng, seeds))
+def _draw_seeds(random_state: Any) -> _Seeds:
+    drawn = check_random_state(random_state).randint(0, 2**31 - 1, size=len(_Seeds._fields))
+    return _Seeds(*drawn.tolist())
 
 
 class _Training:
@@ -445,8 +513,9 @@ def check_parameters(params: dict[str, Any]) -> None:
     for name, allowed in NAMES.items():
         if params[name] not in allowed:
             raise InputError(f"{name} is {params[name]!r}: use one of {', '.join(map(repr, allowed))}")
-    if not isinstance(params["gate_unused"], bool | np.bool_):
-        raise InputError(f"gate_unused is {params['gate_unused']!r}: it must be True or False")
+    for name in ("gate_unused", "keep_activations"):
+        if not isinstance(params[name], bool | np.bool_):
+            raise InputError(f"{name} is {params[name]!r}: it must be True or False")
     n_jobs = params["n_jobs"]
     if n_jobs is not None and (not isinstance(n_jobs, numbers.Integral) or n_jobs == 0):
         raise InputError(f"n_jobs is {n_jobs!r}: use a positive number of threads, -1 for all cores, or None")

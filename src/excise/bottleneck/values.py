@@ -33,19 +33,25 @@ def train_values(
     generator: np.random.Generator,
     threads: int = 1,
     verbose: int = 0,
+    rows: Array | None = None,
 ) -> tuple[Array, list[float]]:
-    """The table (c, m, v) after `epochs` over codes (n, c, k) in random order, and the mean loss of each epoch."""
+    """The table (c, m, v) after `epochs` over codes (n, c, k) in random order, and the mean loss of each epoch.
+
+    With `rows` only those are seen: the same bytes as if the codes held nothing else.
+    """
     trainer = kernels.ValueTrainer(values, optimiser)
     history = []
-    with track("values", epochs * len(codes), "examples", verbose) as progress:
+    examples = len(codes) if rows is None else len(rows)
+    with track("values", epochs * examples, "examples", verbose) as progress:
         for epoch in range(epochs):
-            order = generator.permutation(len(codes))
+            order = generator.permutation(examples)
+            order = order if rows is None else rows[order]
             total = 0.0
             for start in range(0, len(order), STEPS_PER_CALL * batch_size):
                 part = order[start : start + STEPS_PER_CALL * batch_size]
                 total += trainer.train(codes, labels, part, batch_size, threads)
                 progress.advance(len(part))
-            history.append(finite_loss(total / len(codes), optimiser))
+            history.append(finite_loss(total / examples, optimiser))
             progress.note(f"epoch {epoch + 1}/{epochs}, loss {history[-1]:.4f}")
     return finite_values(trainer.values(threads), optimiser), history
 

@@ -1,0 +1,48 @@
+"""What is left to forget with: live pairs per codebook, and how much of what is retained was moved to other pairs."""
+
+from typing import Any
+
+import numpy as np
+
+from excise.features.arrays import Array
+from excise.forgetting.activations import Activations
+
+MOST_DISPLACED = 0.5  # of the retained classes' activations; docs/method.md says what experiment gave it
+
+
+def measure_budget(mask: Array, activations: Activations | None, forgotten: set[int]) -> dict[str, Any]:
+    """Live pairs (c,) under mask (c, m), and where activations were logged the share of retained ones displaced."""
+    live = mask.shape[1] - np.count_nonzero(mask, axis=1)
+    found: dict[str, Any] = {
+        "pairs": int(mask.size),
+        "live": int(live.sum()),
+        "live_share": float(live.sum() / mask.size),
+        "live_per_codebook": live.tolist(),
+        "fewest_live": int(live.min()),
+        "displaced": None,
+    }
+    if activations is not None:
+        flat = mask.reshape(-1)
+        masked = activations.totals[np.flatnonzero(flat)]
+        moved, retained = (int(part.sum(dtype=np.int64)) for part in (masked, activations.totals))
+        for label in forgotten:
+            pairs, counts = activations.of(label)
+            moved -= int(np.dot(counts.astype(np.float64), flat[pairs]))  # exact: far below 2^53
+            retained -= int(counts.sum(dtype=np.int64))
+        found["displaced"] = moved / retained if retained else 0.0
+    return found
+
+
+def warning_of(budget: dict[str, Any], top_k: int) -> str | None:
+    """One sentence where quality is about to fall, else None."""
+    if budget["fewest_live"] < top_k:
+        return (
+            f"a codebook has {budget['fewest_live']} live pairs left, fewer than the {top_k} it retrieves: "
+            "restore a request, or train anew without the forgotten classes"
+        )
+    if budget["displaced"] is not None and budget["displaced"] > MOST_DISPLACED:
+        return (
+            f"{budget['displaced']:.0%} of the retained classes' activations now go to other pairs than they were "
+            f"trained on (over {MOST_DISPLACED:.0%}): retain accuracy falls from here; use by='exact' instead"
+        )
+    return None

@@ -1,0 +1,417 @@
+"""The verbs of forgetting, for the classifier: forget, restore, erase, and the curve of every mask size."""
+
+import copy
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from excise.bottleneck import kernels
+from excise.bottleneck.model import Bottleneck
+from excise.errors import InputError
+from excise.features.arrays import Array
+from excise.forgetting.activations import record_activations
+from excise.forgetting.budget import measure_budget, warning_of
+from excise.forgetting.requests import IN_FORCE, Request, mask_in_force, pack
+from excise.forgetting.sizes import Goal
+from excise.forgetting.tradeoff import ForgettingCurve, draw_curve
+from excise.planning import Asked, Plan, Planning, checked_goal, checked_pair, checked_size
+
+METHODS = ("activations", "examples", "exact")
+
+
+class Unlearning(Planning):
+    """What `KeyValueClassifier` can do once it is fitted, to forget and to undo it."""
+
+    # -- forget -------------------------------------------------------------------------------------------------------
+
+    def forget(
+        self,
+        classes: Any = None,
+        X: Any = None,
+        y: Any = None,
+        *,
+        by: str = "activations",
+        pairs: Any = "auto",
+        examples: int | None = None,
+        rows: Any = None,
+        held_out: Any = None,
+        target_accuracy: float = 0.0,
+        target_loss: float | None = None,
+        retain_budget: float = 0.01,
+        reinitialize_keys: bool = False,
+        random_state: Any = None,
+    ) -> Request:
+        """Forget one or several classes; returns the record of what was done. `restore` undoes it until `erase`.
+
+        Parameters
+        ----------
+        classes : label or list of labels
+        X, y : array-likes (n, f) and (n,), optional
+            Features to read. Without them the log of activations that `fit` kept is used, which costs no forward pass.
+            Without `y` all rows of X belong to the forget set (or to a proxy of it). For by="exact": the training data,
+            where the model does not hold its codes.
+        by : {"activations", "examples", "exact"}
+            Mask the pairs that the forget set activates most; or all pairs that some of its examples select; or train
+            the values again without it.
+        pairs : "auto" or int
+            Pairs to mask, for by="activations". "auto" goes by the counts of activations: as much of a class is masked
+            as the others can spare. With `held_out`, also as much as brings its examples to the target, with a margin.
+        examples : "auto" or int, optional
+            Examples to draw, without replacement, for by="examples"; "auto", the default, as for pairs.
+        rows : list of int, optional
+            Rows of the training data to forget one by one; only exactly.
+        held_out : tuple (X, y), optional
+            Labelled examples that the model was not trained on, never test data: those of the forget set choose the
+            size, those of other classes measure what it costs. (Examples that it was trained on are remembered by
+            pairs of their own, and would choose a size far too large.)
+        target_accuracy, target_loss : float
+            Where held-out examples stop it: no more of them recognised than this; or, for partial forgetting, where
+            their mean loss meets a reference (as the paper's defence against membership attacks does).
+        retain_budget : float
+            Largest relative drop of accuracy on held-out rows of other classes (or on those in X); a mask that costs
+            more is refused.
+        reinitialize_keys : bool
+            For by="exact", with X and y: draw the keys anew from what is retained, too. This cannot be restored.
+        random_state : int, RandomState or None
+            Draws examples and folds.
+        """
+        began = time.perf_counter()
+        check_is_fitted(self)
+        kernels.warn_if_slow()
+        if by not in METHODS:
+            raise InputError(f"by is {by!r}: use one of {', '.join(map(repr, METHODS))}")
+        if rows is not None and by != "exact":
+            raise InputError(
+                "masking cannot forget single examples: others of their class share their pairs and would still answer "
+                "for them; forget rows with by='exact', which trains the values again without them"
+            )
+        labels = [] if classes is None and rows is not None else self._labels_to_forget(classes)
+        if by == "exact":
+            new, request = self._forget_exactly(labels, X, y, rows, reinitialize_keys)
+        else:
+            goal = checked_goal(target_accuracy, target_loss, retain_budget)
+            if goal != Goal() and (pairs if examples is None else examples) != "auto":
+                raise InputError("target_accuracy and target_loss choose a size: leave pairs and examples out")
+            if by == "activations" and examples is not None:
+                raise InputError("examples is for by='examples'; for by='activations' set pairs")
+            if by == "examples" and pairs != "auto":
+                raise InputError("pairs is for by='activations'; for by='examples' set examples")
+            size = checked_size("pairs" if by == "activations" else "examples", pairs if examples is None else examples)
+            asked = Asked(by, size, goal, checked_pair(held_out), retain_budget, random_state)
+            new, request = self._forget_by_mask(labels, asked, self._plan(labels, X, y, asked))
+        self.__dict__ = new.__dict__
+        request = replace(request, milliseconds=1000 * (time.perf_counter() - began))
+        if request.warning:
+            warnings.warn(request.warning, stacklevel=2)
+        return request
+
+    def _forget_by_mask(self, labels: list[int], asked: Asked, plan: Plan) -> tuple[Any, Request]:
+        shape = self.bottleneck_.keys.shape[:2]
+        live_before = ~self._mask_in_force()
+        fresh = plan.pairs[live_before.reshape(-1)[plan.pairs]]
+        per_codebook = np.bincount(fresh // shape[1], minlength=shape[0])
+        request = Request(
+            id=self._next_id(),
+            by=asked.by,
+            classes=self.classes_[labels].tolist(),
+            state="masked",
+            asked=asked.size,
+            size=plan.size,
+            why=plan.why,
+            masked=len(fresh),
+            overlapping=len(plan.pairs) - len(fresh),
+            share=len(fresh) / live_before.size,
+            per_codebook=per_codebook.tolist(),
+            tie=plan.tie,
+            sure=plan.sure,
+            examples_read=plan.examples_read,
+            multiply_adds=plan.examples_read * self._multiply_adds(),
+            mask=pack(plan.pairs, live_before.size),
+        )
+        new = copy.copy(self)._take_training(self)
+        new._set_requests((*self.requests_, request))
+        selected, counts = plan.forget_counts
+        masked = new._mask_in_force().reshape(-1)[selected]
+        budget = new.budget()
+        request = replace(
+            request,
+            covered=float(np.dot(counts.astype(np.float64), masked) / max(1, counts.sum(dtype=np.int64))),
+            budget=budget,
+            warning=warning_of(budget, self.bottleneck_.top_k),
+        )
+        new.requests_ = (*self.requests_, request)
+        return new, request
+
+    # -- exact forgetting ---------------------------------------------------------------------------------------------
+
+    def _forget_exactly(
+        self, labels: list[int], X: Any, y: Any, rows: Any, reinitialize_keys: bool
+    ) -> tuple[Any, Request]:
+        if reinitialize_keys:
+            return self._forget_with_new_keys(labels, X, y, rows)
+        if self.recipe_ is None:
+            raise InputError(
+                "by='exact' repeats what fit did, and this model was trained by partial_fit: train one with fit"
+            )
+        new = copy.copy(self)._take_training(self)
+        if X is not None:
+            new._code_training(X, y)
+        new._need_codes()
+        chosen = self._checked_rows(rows, new.training_rows_)
+        request = Request(
+            id=self._next_id(),
+            by="exact",
+            classes=self.classes_[labels].tolist(),
+            state="exact",
+            asked=None,
+            rows=chosen,
+            why="the values trained again on what is retained, from the same start",
+            before=self.bottleneck_.values,
+            losses=self.history_,
+        )
+        values, history, kept = new._refit((*self.requests_, request))
+        b = self.bottleneck_
+        request = replace(
+            request,
+            size=len(new.training_labels_) - kept,
+            examples_read=kept,
+            multiply_adds=self.recipe_.multiply_adds(kept, len(b.keys), b.top_k, len(self.classes_)),
+        )
+        new.bottleneck_, new.history_ = replace(b, values=values, _prepared=b._prepared), history
+        new.requests_ = (*self.requests_, request)
+        new.requests_ = (*self.requests_, replace(request, budget=new.budget()))
+        return new, new.requests_[-1]
+
+    def _refit(self, requests: Sequence[Request]) -> tuple[Array, list[float], int]:
+        """Values trained without what the exact requests among these forget, the losses, and how many examples."""
+        assert self.recipe_ is not None
+        keep = np.ones(len(self.training_labels_), bool)
+        for request in requests:
+            if request.state == "exact":
+                keep &= ~np.isin(self.training_labels_, request.classes)
+                keep &= ~np.isin(self.training_rows_, request.rows or [])
+        if not keep.any():
+            raise InputError("nothing would be retained: leave some of the training data to train on")
+        labels = np.searchsorted(self.classes_, self.training_labels_).astype(np.int64)
+        values, history = self.recipe_.train(
+            self.recipe_.start(self.bottleneck_.values.shape),
+            self.training_codes_,
+            labels,
+            keep.nonzero()[0],
+            kernels.available_threads(self.n_jobs),
+            self.verbose,
+        )
+        if self.erased_ is not None:
+            values[self.erased_] = 0
+        return values, history, int(keep.sum())
+
+    def _forget_with_new_keys(self, labels: list[int], X: Any, y: Any, rows: Any) -> tuple[Any, Request]:
+        if X is None or y is None:
+            raise InputError("reinitialize_keys needs the training data, to place the keys anew: pass X and y")
+        if any(request.state in IN_FORCE for request in self.requests_):
+            raise InputError("new keys end what earlier requests masked: restore or erase those first")
+        X, y = np.asarray(X), np.asarray(y)
+        gone = [*self.classes_[labels].tolist(), *(label for r in self.requests_ if r.in_force for label in r.classes)]
+        keep = ~np.isin(y, gone)
+        keep[self._checked_rows(rows, np.arange(len(y))) or []] = False
+        new: Any = copy.copy(self)
+        new._fit(X[keep], y[keep], self.classes_)
+        request = Request(
+            id=self._next_id(),
+            by="exact",
+            classes=self.classes_[labels].tolist(),
+            state="erased",
+            asked=None,
+            rows=None if rows is None else [],
+            size=int((~keep).sum()),
+            why="keys and values drawn and trained anew on what is retained",
+            examples_read=int(keep.sum()),
+        )
+        new.requests_ = (*self.requests_, request)
+        new.requests_ = (*self.requests_, replace(request, budget=new.budget()))
+        return new, new.requests_[-1]
+
+    def _code_training(self, X: Any, y: Any) -> None:
+        """Take X, y for the training data: their codes are what `fit` would have kept."""
+        if y is None:
+            raise InputError("by='exact' needs the labels of X: pass the training data as X and y")
+        X, targets = self._split_request(X, y, [], known=True)
+        gone = [r for r in self.requests_ if r.state == "erased"]  # and is not learnt again
+        keep = ~np.isin(targets, [self._label(label) for r in gone for label in r.classes])
+        keep[[row for r in gone for row in r.rows or [] if row < len(keep)]] = False
+        rows = keep.nonzero()[0]
+        X, targets = X[rows] if gone else X, targets[rows]
+        free = self.bottleneck_.with_mask(self.base_mask_)
+        self.training_codes_ = self._codes_of(free, X)
+        self.training_labels_, self.training_rows_ = self.classes_[targets], rows
+
+    def _need_codes(self) -> None:
+        if not hasattr(self, "training_codes_"):
+            raise InputError(
+                "by='exact' needs the codes of the training data, which stay in memory with the model that was fitted: "
+                "pass the training data as X and y, or load a file of codes with load_training_codes"
+            )
+
+    def _checked_rows(self, rows: Any, known: Array) -> list[int] | None:
+        if rows is None:
+            return None
+        chosen = np.unique(np.asarray(rows))
+        if chosen.size == 0 or chosen.dtype.kind not in "iu" or not np.isin(chosen, known).all():
+            raise InputError(f"rows must be numbers of training examples, from 0 to {int(known.max(initial=0)):,}")
+        found: list[int] = chosen.tolist()
+        return found
+
+    # -- undo, and finish ---------------------------------------------------------------------------------------------
+
+    def restore(self, id: int) -> Request:
+        """Undo one request, whatever came after it; predictions are again those of the others alone, bit for bit."""
+        check_is_fitted(self)
+        request = self._request(id)
+        if request.state == "erased":
+            raise InputError(
+                f"request {id} was erased: what it forgot is no longer in the model, so nothing can bring it back but "
+                "training anew"
+            )
+        if request.state == "restored":
+            raise InputError(f"request {id} is restored already")
+        new = copy.copy(self)._take_training(self)
+        restored = replace(request, state="restored", mask=None, before=None, losses=None)
+        new.requests_ = tuple(restored if r.id == id else r for r in self.requests_)
+        if request.by == "exact":
+            new._restore_values(request)
+        new._set_requests(new.requests_)
+        self.__dict__ = new.__dict__
+        return restored
+
+    def _restore_values(self, request: Request) -> None:
+        """The values without one exact request; those after it are carried out again."""
+        if request.before is None:
+            raise InputError(f"request {request.id} cannot be restored: the values were trained on since")
+        later = [r for r in self.requests_ if r.state == "exact" and r.id > request.id]
+        values, losses = request.before, request.losses or []
+        if later and (self.erased_ is not None or not hasattr(self, "training_codes_")):
+            raise InputError(
+                f"request {later[-1].id} came after request {request.id} and built on it: restore that first"
+            )
+        done = [r for r in self.requests_ if r.id < request.id]
+        for r in later:
+            mended = replace(r, before=values, losses=losses)
+            values, losses, _ = self._refit((*done, mended))
+            done.append(mended)
+            self.requests_ = tuple(mended if x.id == r.id else x for x in self.requests_)
+        self.bottleneck_, self.history_ = replace(self.bottleneck_, values=values), losses
+
+    def erase(self) -> list[Request]:
+        """Make every request in force final: masked keys and values, logs and codes of what was forgotten are dropped.
+
+        Predictions stay the same, bit for bit. Files written before still hold what was erased: write over them.
+        """
+        check_is_fitted(self)
+        final = [r for r in self.requests_ if r.state in IN_FORCE]
+        if not final:
+            raise InputError("there is nothing to erase: no request is in force; forget something first")
+        new = copy.copy(self)._take_training(self)
+        b, gone = self.bottleneck_, self._mask_in_force()
+        keys, values = np.array(b.keys), np.array(b.values)
+        keys[gone], values[gone] = 0, 0
+        new.erased_ = new.base_mask_ = gone
+        new.bottleneck_ = Bottleneck(b.projection, keys, values, b.top_k, b.decoder, gone.copy())
+        forgotten = {self._label(label) for r in final for label in r.classes}
+        if self.activations_ is not None:
+            new.activations_ = self.activations_.without(forgotten)
+        if hasattr(self, "training_codes_"):
+            rows = [row for r in final for row in r.rows or []]
+            keep = ~np.isin(self.training_labels_, self.classes_[sorted(forgotten)])
+            single = keep & np.isin(self.training_rows_, rows)
+            if single.any() and new.activations_ is not None:
+                labels = np.searchsorted(self.classes_, self.training_labels_[single])
+                log = record_activations(self.training_codes_[single], labels, keys.shape[1], len(self.classes_))
+                new.activations_ = new.activations_.plus(log, -1)
+            keep &= ~single
+            new.training_codes_ = self.training_codes_[keep]
+            new.training_labels_, new.training_rows_ = self.training_labels_[keep], self.training_rows_[keep]
+        new.__dict__.pop("_training", None)
+        new.requests_ = tuple(
+            replace(r, state="erased", mask=None, before=None, losses=None) if r.state in IN_FORCE else r
+            for r in self.requests_
+        )
+        self.__dict__ = new.__dict__
+        return [r for r in self.requests_ if any(r.id == f.id for f in final)]
+
+    # -- measure ------------------------------------------------------------------------------------------------------
+
+    def budget(self) -> dict[str, Any]:
+        """Live pairs, as a whole and per codebook, and the share of retained activations that masks have displaced."""
+        check_is_fitted(self)
+        return measure_budget(self._mask_in_force(), self.activations_, self._forgotten())
+
+    def forgetting_curve(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any,
+        *,
+        by: str = "activations",
+        forget_set: Any = None,
+        random_state: Any = None,
+    ) -> ForgettingCurve:
+        """Retain and forget accuracy and loss on X, y for every size of a mask that would forget `classes`.
+
+        One pass, exact: equal, prediction by prediction, to masking and evaluating at each size. Pairs are ranked by
+        the log of activations, or the training codes, or `forget_set` (features of what is to be forgotten). Requests
+        in force stay in force. Nothing is changed.
+        """
+        check_is_fitted(self)
+        kernels.warn_if_slow()
+        if by not in METHODS[:2]:
+            raise InputError(f"by is {by!r}: use 'activations' or 'examples'; exact forgetting has no sizes")
+        labels = self._labels_to_forget(classes)
+        X, targets = self._split_request(X, y, labels)
+        counted = ~np.isin(targets, sorted(self._forgotten()))  # what is forgotten already is neither group's
+        if not counted.all():
+            X, targets = X[counted], targets[counted]
+        return draw_curve(
+            self.bottleneck_,
+            X,
+            targets,
+            np.isin(targets, labels),
+            self._ranking_of(labels, by, forget_set, random_state),
+            self.classes_[labels].tolist(),
+            kernels.available_threads(self.n_jobs),
+            self.working_memory,
+            self.verbose,
+        )
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _set_requests(self, requests: tuple[Request, ...]) -> None:
+        self.requests_ = requests
+        shape: Any = self.bottleneck_.keys.shape[:2]
+        self.bottleneck_ = self.bottleneck_.with_mask(mask_in_force(self.base_mask_, requests, shape))
+
+    def _take_training(self, other: Any) -> Any:
+        """Share the training codes of `other`, which no copy takes along."""
+        for name in ("training_codes_", "training_labels_", "training_rows_", "_training"):
+            if name in other.__dict__:
+                self.__dict__[name] = other.__dict__[name]
+        return self
+
+    def _next_id(self) -> int:
+        return max((r.id for r in self.requests_), default=0) + 1
+
+    def _request(self, id: int) -> Request:
+        for request in self.requests_:
+            if request.id == id:
+                return request
+        known = ", ".join(f"{r.id} ({r.state})" for r in self.requests_) or "none"
+        raise InputError(f"there is no request {id!r}: the model's requests are {known}")
+
+
+def forgetting_curve(model: Unlearning, X: Any, y: Any, classes: Any, **options: Any) -> ForgettingCurve:
+    """Accuracy and loss on X, y for every size of a mask, in one pass: `KeyValueClassifier.forgetting_curve`."""
+    return model.forgetting_curve(X, y, classes, **options)
