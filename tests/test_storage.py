@@ -1,6 +1,7 @@
 """Models on disk: the same model comes back, bit for bit, or one sentence says why not."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pickle
@@ -20,9 +21,10 @@ from safetensors.numpy import load_file, save_file
 from sklearn.exceptions import NotFittedError
 
 import excise
-from conftest import SMALL, blobs
+from conftest import SMALL, blobs, forged, forgetful
 from excise import InputError, KeyValueClassifier, ModelFileError, storage
 from excise.bottleneck.model import Bottleneck
+from excise.records import LOG
 from excise.tensorfile import open_tensors
 
 
@@ -36,17 +38,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory, model: KeyValueClassifier) -
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("damaged") / "model.safetensors"
-
-
-def forged(path: Path, **changes: Any) -> Path:
-    """A file with other metadata, or tensors, and a digest to match: what only a forger or a newer excise writes."""
-    file = open_tensors(path)
-    tensors = {name: changes.pop(name, tensor) for name, tensor in file.tensors.items()}
-    metadata = {name: text for name, text in file.metadata.items() if name != "header_sha256"}
-    header = storage._signed_header({**metadata, **changes}, tensors)
-    other = path.with_name("forged.safetensors")
-    other.write_bytes(len(header).to_bytes(8, "little") + header + b"".join(t.tobytes() for t in tensors.values()))
-    return other
 
 
 def same(a: KeyValueClassifier, b: KeyValueClassifier) -> bool:
@@ -75,6 +66,7 @@ def test_saved_and_loaded_gives_the_same_model(damaged: Path, data: st.DataObjec
     model = KeyValueClassifier(codebooks=c, pairs=m, key_dim=d)
     tensors = [generator.standard_normal(shape, dtype=np.float32) for shape in shapes]
     model.bottleneck_ = Bottleneck(*tensors, 1, data.draw(st.sampled_from(["mean", "sum"])), mask)
+    model._begin_anew(mask)
     model.classes_, model.n_features_in_, model.history_ = classes, f, [0.1]
     model.save(damaged)
     first = damaged.read_bytes()
@@ -102,12 +94,13 @@ def test_tensors_are_mapped_and_read_only(saved: Path) -> None:
     loaded = excise.load(saved, verify=False)
     assert not loaded.bottleneck_.values.flags.writeable
     assert not loaded.bottleneck_.values.flags.owndata
-    assert loaded.bottleneck_.projection.ctypes.data % 64 == 0
+    assert all(t.ctypes.data % t.itemsize == 0 for t in open_tensors(saved).tensors.values())
+    assert min(t.ctypes.data for t in open_tensors(saved).tensors.values()) % 64 == 0
 
 
 def test_any_safetensors_reader_can_open_it(saved: Path, model: KeyValueClassifier) -> None:
     tensors = load_file(saved)
-    assert set(tensors) == {"projection", "keys", "values"}
+    assert set(tensors) == {"projection", "keys", "values", *LOG}
     assert np.array_equal(tensors["values"], model.bottleneck_.values)
 
 
@@ -200,7 +193,14 @@ def test_seeds_are_stored_as_whole_numbers(seed: Any, model: KeyValueClassifier,
 
 
 def test_sizes_are_foreseen(saved: Path, model: KeyValueClassifier) -> None:
-    assert 0 <= saved.stat().st_size - storage.model_bytes(model.bottleneck_.axes) < 4096
+    axes = model.bottleneck_.axes
+    log = sum(tensor.nbytes for name, tensor in open_tensors(saved).tensors.items() if name in LOG)
+    assert 0 <= saved.stat().st_size - log - storage.model_bytes(axes) < 4096
+    asked = {**model.get_params(), **axes}
+    for examples in ({}, {"examples": 90}):  # a log is as long as it may get at most
+        assert log <= storage.model_bytes(asked | examples) - storage.model_bytes(axes)
+    masked = storage.model_bytes(axes | {"gate_unused": True}) - storage.model_bytes(axes)
+    assert masked == model.mask.nbytes
 
 
 def test_an_unfitted_model_cannot_be_saved(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_the_header_is_protected_all_over(saved: Path, damaged: Path) -> None:
 def test_digests_of_tensors_are_skipped_on_request(saved: Path, damaged: Path) -> None:
     damaged.write_bytes(saved.read_bytes()[:-1] + b"\x55")
     excise.load(damaged, verify=False)
-    with pytest.raises(ModelFileError, match="is damaged: its values do not match their digest; copy it again"):
+    with pytest.raises(ModelFileError, match=r"is damaged: its .* do not match their digest; copy it again"):
         excise.load(damaged)
 
 
@@ -303,10 +303,10 @@ def test_a_foreign_file_is_one_sentence(sentence: str, write: Any, tmp_path: Pat
 
 def test_a_newer_file_says_to_upgrade(saved: Path) -> None:
     sentence = (
-        r"was written by a newer excise \(format 2, this one reads 1\): upgrade it with pip install --upgrade excise"
+        r"was written by a newer excise \(format 3, this one reads 2\): upgrade it with pip install --upgrade excise"
     )
     with pytest.raises(ModelFileError, match=sentence):
-        excise.load(forged(saved, format_version="2"))
+        excise.load(forged(saved, format_version="3"))
     parameters = json.loads(open_tensors(saved).metadata["parameters"]) | {"spin": 1}
     with pytest.raises(ModelFileError, match=r"newer excise .it has a parameter 'spin'"):
         excise.load(forged(saved, parameters=json.dumps(parameters)))
@@ -360,23 +360,114 @@ anything = st.recursive(
 )
 
 
+@pytest.fixture(scope="module", params=["masked", "erased"])
+def storied(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A model with requests of every state."""
+    path = tmp_path_factory.mktemp("storied") / "model.safetensors"
+    forgetful(erased=request.param == "erased").save(path)
+    return path
+
+
+def changed(content: Any, data: st.DataObject) -> Any:
+    """JSON with something else in one place, at any depth, or with a part less."""
+    places = sorted(content) if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ()
+    if not places or data.draw(st.integers(0, 3)) == 0:
+        return data.draw(anything)
+    place = data.draw(st.sampled_from(places))
+    if data.draw(st.integers(0, 5)) == 0:
+        del content[place]
+    else:
+        content[place] = changed(content[place], data)
+    return content
+
+
+def use(path: Path) -> None:
+    """Load a model and do with it all that one can."""
+    model = excise.load(path)
+    x = blobs(3)[0]
+    model.bottleneck_.logits(x)
+    model.save(path)
+    storage.versions_of(path)
+    with contextlib.suppress(InputError):
+        model.forget(model.classes_.tolist()[0])
+    for request in model.requests_:
+        with contextlib.suppress(InputError):
+            model.restore(request.id)
+    model.budget()
+    with contextlib.suppress(InputError):
+        model.erase()
+    model.bottleneck_.logits(x)
+    model.save(path)
+    excise.load(path)
+
+
+@settings(max_examples=300)
+@given(st.data())
+@pytest.mark.filterwarnings("ignore:.* of the retained classes' activations", "ignore:a codebook has")
+def test_whatever_a_signed_header_says_gives_a_model_or_a_sentence(storied: Path, data: st.DataObject) -> None:
+    metadata = open_tensors(storied).metadata
+    names = ["parameters", "bottleneck", "classes", "history", "feature_names", "versions", "requests", "recipe"]
+    name = data.draw(st.sampled_from([*names, "requests", "recipe", "requests"]))
+    content = json.loads(metadata.get(name, '["a", "b", "c", "d", "e", "f"]'))
+    path = forged(storied, **{name: json.dumps(changed(content, data))})
+    with contextlib.suppress(ModelFileError):
+        use(path)
+
+
 @settings(max_examples=200)
 @given(st.data())
-def test_whatever_a_signed_header_says_gives_a_model_or_a_sentence(saved: Path, data: st.DataObject) -> None:
-    metadata = open_tensors(saved).metadata
-    name = data.draw(st.sampled_from(["parameters", "bottleneck", "classes", "history", "feature_names", "versions"]))
-    content = json.loads(metadata.get(name, '["a", "b", "c", "d", "e", "f"]'))
-    if data.draw(st.booleans()):
-        places = sorted(content) if isinstance(content, dict) else range(len(content))
-        content[data.draw(st.sampled_from(places))] = data.draw(anything)
-    else:
-        content = data.draw(anything)
-    path = forged(saved, **{name: json.dumps(content)})
+@pytest.mark.filterwarnings("ignore:.* of the retained classes' activations", "ignore:a codebook has")
+def test_whatever_signed_tensors_hold_gives_a_model_or_a_sentence(storied: Path, data: st.DataObject) -> None:
+    tensors = open_tensors(storied).tensors
+    name = data.draw(st.sampled_from(sorted(set(tensors) - {"projection", "keys", "values"})))
+    tensor = tensors[name].copy()
+    kind = data.draw(st.sampled_from(["bits", "cut", "type", "flat", "drop", "name"]))
+    if kind == "bits":
+        place = data.draw(st.integers(0, tensor.nbytes - 1))
+        tensor.reshape(-1).view("u1")[place] ^= data.draw(st.integers(1, 255))
+    elif kind == "cut":
+        tensor = tensor[: data.draw(st.integers(0, len(tensor)))]
+    elif kind == "type":
+        tensor = tensor.astype(data.draw(st.sampled_from(["?", "u1", "<u2", "<u4", "<i8", "<f4"])))
+    elif kind == "flat":
+        tensor = tensor.reshape(data.draw(st.sampled_from([(-1,), (1, -1), (-1, 1), (1, 1, -1)])))
+    drop = [name] if kind in ("drop", "name") else []
+    other = {data.draw(st.sampled_from(["before_01", "before_99", "before_x", "codes"])): tensor}
+    path = forged(storied, drop, **(other if kind == "name" else {} if kind == "drop" else {name: tensor}))
     with contextlib.suppress(ModelFileError):
-        model = excise.load(path)
-        model.bottleneck_.logits(blobs(3)[0])
-        model.save(path)
-        storage.versions_of(path)
+        use(path)
+
+
+def test_a_model_of_version_1_still_loads(tmp_path: Path) -> None:
+    path = Path(__file__).with_name("data") / "model-v1.safetensors"
+    assert storage.versions_of(path)["format"] == "1"
+    model = excise.load(path)
+    digest = hashlib.sha256(model.logits(blobs()[0]).tobytes()).hexdigest()
+    assert digest == "bc21df6cf9bafad6f1049d3ef99adfc1ea1eeaa2acc513b8e35935669e7c79fd"
+    assert (model.requests_, model.activations_, model.recipe_, model.erased_) == ((), None, None, None)
+    assert np.array_equal(model.base_mask_, model.mask)
+    assert model.mask.any()
+    model.forget("bee", X=blobs()[0][1::3])
+    model.save(tmp_path / "model")
+    assert storage.versions_of(tmp_path / "model")["format"] == "2"
+    assert excise.load(tmp_path / "model").logits(blobs()[0]).tobytes() == model.logits(blobs()[0]).tobytes()
+    with pytest.raises(ModelFileError, match=r"is damaged: it holds .*, not projection, keys, values"):
+        excise.load(forged_elsewhere(path, tmp_path))
+
+
+def forged_elsewhere(path: Path, folder: Path) -> Path:
+    """Version 1 with a tensor of version 2."""
+    copy = folder / "copy"
+    copy.write_bytes(path.read_bytes())
+    return forged(copy, erased=np.zeros(16, "u1"))
+
+
+def test_a_mask_put_past_the_model_is_not_saved(model: KeyValueClassifier, tmp_path: Path) -> None:
+    other = model.with_mask(None)
+    other.bottleneck_ = other.bottleneck_.with_mask(np.ones((8, 16), bool))
+    with pytest.raises(InputError, match="is not that of its requests: set one with with_mask, and save that"):
+        other.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_killed_writer_leaves_the_old_model(saved: Path, tmp_path: Path) -> None:
@@ -386,7 +477,7 @@ def test_a_killed_writer_leaves_the_old_model(saved: Path, tmp_path: Path) -> No
 import excise, numpy as np
 model = excise.load({str(saved)!r})
 while True:
-    model.bottleneck_ = model.bottleneck_.with_mask(np.random.rand(8, 16) < .5)
+    model = model.with_mask(np.random.rand(8, 16) < .5)
     model.save({str(path)!r})
     print("saved", flush=True)
 """

@@ -1,25 +1,36 @@
 """Models on disk: one safetensors file, written whole or not at all, memory-mapped on load."""
 
-import hashlib
 import json
 import math
 import numbers
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import numpy as np
 import sklearn
 from sklearn.utils.validation import check_is_fitted
 
-from excise.atomic import written_whole
 from excise.bottleneck.model import DECODERS, LONGEST_KEY, MOST_PAIRS, MOST_RETRIEVED, Bottleneck
-from excise.errors import InputError, ModelFileError
+from excise.errors import InputError
 from excise.estimator import KeyValueClassifier, check_parameters
 from excise.features.arrays import Array
-from excise.tensorfile import MalformedError, TensorFile, open_tensors, render_header
+from excise.forgetting.requests import mask_in_force, pack
+from excise.records import (
+    BEFORE,
+    LOG,
+    describe_recipe,
+    describe_requests,
+    log_tensors,
+    read_log,
+    read_mask,
+    read_recipe,
+    read_requests,
+    request_masks,
+)
+from excise.signed import Format, SignedFile, open_signed, write_signed
 
-FORMAT, FORMAT_VERSION = "excise-model", 1
-_NO_DIGEST = "0" * 64
+FORMAT_VERSION = 2  # of version 1 are models without requests, logs and recipes
+MODEL = Format("excise-model", FORMAT_VERSION, "model of excise")
 OF_THE_MACHINE = ("n_jobs", "verbose", "working_memory")  # parameters that say how to run, not what the model is
 _CLASS_TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
                 "float16", "float32", "float64")  # fmt: skip
@@ -28,67 +39,94 @@ _CLASS_TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "u
 def save(model: KeyValueClassifier, path: str | PathLike[str]) -> None:
     """Write the model to `path`, whole or not at all; a model already there stays until the new one is on disk.
 
-    Training codes are personal data and never written. The same model gives the same bytes.
+    With it go the log of activations, which is personal data, and all requests; training codes never do. Of erased
+    pairs nothing is written. The same model gives the same bytes.
     """
     check_is_fitted(model)
-    tensors = _tensors(model.bottleneck_)
-    header = _signed_header(_metadata(model, tensors), tensors)
-    with written_whole(path, ModelFileError) as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for tensor in tensors.values():
-            file.write(_bytes(tensor))
+    shape: Any = model.bottleneck_.keys.shape[:2]
+    in_force = mask_in_force(model.base_mask_, model.requests_, shape)
+    if not np.array_equal(model.mask, np.zeros(shape, bool) if in_force is None else in_force):
+        raise InputError("the mask of bottleneck_ is not that of its requests: set one with with_mask, and save that")
+    write_signed(path, MODEL, _metadata(model), _tensors(model))
 
 
 def load(path: str | PathLike[str], verify: bool = True) -> KeyValueClassifier:
     """The model in `path`, its arrays read-only and memory-mapped: nothing is read before it is used.
 
-    `verify` reads the file once to compare its digests; without it, damage in the tensors goes unnoticed.
+    `verify` reads the file once to compare its digests, and the log of activations to see that it adds up; without it,
+    damage in the tensors goes unnoticed. Keys and values of an erased model are read, not mapped.
     """
-    file = _open(path)
-    model = _restore(path, file)
+    file = open_signed(path, MODEL)
+    sizes = _check_shapes(file)
     if verify:
-        _verify(path, file)
-    return model
+        file.verify()
+    return _restore(file, sizes, verify)
 
 
 def model_bytes(axes: dict[str, int]) -> int:
-    """About how many bytes a model with these axes takes on disk."""
-    table = axes["codebooks"] * axes["pairs"] * (axes["key_dim"] + axes["classes"])
-    return 4 * (axes["features"] * axes["codebooks"] * axes["key_dim"] + table)
+    """About how many bytes a model with these axes takes on disk, at most.
+
+    With `keep_activations` and `gate_unused` among them, and `examples`, a log and a mask are included.
+    """
+    c, m, d, v = (axes[name] for name in ("codebooks", "pairs", "key_dim", "classes"))
+    size = 4 * (axes["features"] * c * d + c * m * (d + v))
+    if axes.get("gate_unused"):
+        size += c * m
+    if axes.get("keep_activations"):
+        entries, examples = v * c * m, axes.get("examples")
+        if examples is not None:
+            entries = min(entries, examples * c * axes["top_k"])
+        count = 4 if examples is None or examples >= 2**16 else 2
+        size += 8 * (v + 1) + 4 * c * m + (4 + count) * entries
+    return size
 
 
 def versions_of(path: str | PathLike[str]) -> dict[str, str]:
     """Versions that wrote the model in `path`: format, excise, numpy, scikit-learn."""
-    metadata = _open(path).metadata
-    return {"format": metadata["format_version"], **_json(path, metadata, "versions", dict)}
+    file = open_signed(path, MODEL)
+    return {"format": file.metadata["format_version"], **file.read("versions", dict)}
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _tensors(bottleneck: Bottleneck) -> dict[str, Array]:
-    arrays = {"projection": bottleneck.projection, "keys": bottleneck.keys, "values": bottleneck.values}
-    tensors = {name: np.ascontiguousarray(array, dtype="<f4") for name, array in arrays.items()}
-    if bottleneck.mask is not None:
-        tensors["mask"] = np.ascontiguousarray(bottleneck.mask, dtype=bool)
-    return tensors
+def _tensors(model: KeyValueClassifier) -> dict[str, Array]:
+    b, erased = model.bottleneck_, model.erased_
+    tables = {"keys": b.keys, "values": b.values}
+    tables |= {f"{BEFORE}{request.id}": request.before for request in model.requests_ if request.before is not None}
+    if erased is not None:
+        tables = {name: table[~erased] for name, table in tables.items()}  # (p, d) and (p, v)
+    floats = {"projection": b.projection, **tables}
+    tensors = {name: np.ascontiguousarray(array, dtype="<f4") for name, array in floats.items()}
+    if model.activations_ is not None:
+        tensors |= log_tensors(model.activations_)
+    if model.base_mask_ is not None:
+        tensors["mask"] = np.ascontiguousarray(model.base_mask_, dtype=bool)
+    if erased is not None:
+        tensors["erased"] = pack(erased.reshape(-1), erased.size)
+    return tensors | request_masks(model.requests_)
 
 
-def _metadata(model: KeyValueClassifier, tensors: dict[str, Array]) -> dict[str, str]:
-    from excise import __version__
-
+def _metadata(model: KeyValueClassifier) -> dict[str, str]:
     content: dict[str, Any] = {
         "parameters": _parameters(model),
         "bottleneck": {"top_k": int(model.bottleneck_.top_k), "decoder": model.bottleneck_.decoder},
-        "classes": _describe_classes(model.classes_),
+        "classes": describe_classes(model.classes_),
         "history": [float(loss) if math.isfinite(loss) else None for loss in model.history_],
-        "versions": {"excise": __version__, "numpy": np.__version__, "scikit-learn": sklearn.__version__},
-        "sha256": {name: hashlib.sha256(_bytes(tensor)).hexdigest() for name, tensor in tensors.items()},
+        "requests": describe_requests(model.requests_),
+        "recipe": describe_recipe(model.recipe_),
+        "versions": versions(),
     }
     if hasattr(model, "feature_names_in_"):
         content["feature_names"] = [str(name) for name in model.feature_names_in_]
-    texts = {name: json.dumps(value, allow_nan=False) for name, value in content.items()}
-    return {"format": FORMAT, "format_version": str(FORMAT_VERSION), **texts}
+    return {name: json.dumps(value, allow_nan=False) for name, value in content.items()}
+
+
+def versions() -> dict[str, str]:
+    """Of what is at work here."""
+    from excise import __version__
+
+    return {"excise": __version__, "numpy": np.__version__, "scikit-learn": sklearn.__version__}
 
 
 def _parameters(model: KeyValueClassifier) -> dict[str, Any]:
@@ -107,7 +145,8 @@ def _parameters(model: KeyValueClassifier) -> dict[str, Any]:
     return plain
 
 
-def _describe_classes(classes: Array) -> dict[str, Any]:
+def describe_classes(classes: Array) -> dict[str, Any]:
+    """The labels as JSON, with their type."""
     values = classes.tolist()
     if classes.dtype.kind == "U":
         kind = f"U{classes.dtype.itemsize // 4}"
@@ -122,146 +161,145 @@ def _describe_classes(classes: Array) -> dict[str, Any]:
     return {"dtype": kind, "values": values}
 
 
-def _signed_header(metadata: dict[str, str], tensors: dict[str, Array]) -> bytes:
-    """The header with its own digest in it, taken while the digest's place held zeros."""
-    blank = render_header({"header_sha256": _NO_DIGEST, **metadata}, tensors)  # first: nothing of a user precedes it
-    return blank.replace(_NO_DIGEST.encode(), hashlib.sha256(blank).hexdigest().encode(), 1)
-
-
-def _bytes(tensor: Array) -> Any:
-    return tensor.reshape(-1).view(np.uint8).data
-
-
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _open(path: str | PathLike[str]) -> TensorFile:
-    """The file, known to be a model of this format with an intact header."""
-    try:
-        file = open_tensors(path)
-    except MalformedError as error:
-        raise ModelFileError(f"{fspath(path)} {error}") from error
-    metadata = file.metadata
-    if metadata.get("format") != FORMAT:
-        raise ModelFileError(f"{fspath(path)} is a safetensors file, but no model of excise: it was not written by it")
-    digest = metadata.get("header_sha256")
-    if digest is not None:
-        blank = file.header.replace(digest.encode("utf-8", "replace"), _NO_DIGEST.encode(), 1)
-        if hashlib.sha256(blank).hexdigest() != digest:
-            raise _damaged(path, "its header does not match its digest")
-    version = metadata.get("format_version", "")
-    if version.isascii() and version.isdigit() and len(version) < 10 and int(version) > FORMAT_VERSION:
-        raise ModelFileError(
-            f"{fspath(path)} was written by a newer excise (format {version}, this one reads {FORMAT_VERSION}): "
-            "upgrade it with pip install --upgrade excise"
-        )
-    if version != str(FORMAT_VERSION) or digest is None:
-        raise _damaged(path, "its header is incomplete")
-    return file
-
-
-def _restore(path: str | PathLike[str], file: TensorFile) -> KeyValueClassifier:
-    sizes = _check_shapes(path, file)
-    metadata = file.metadata
-    parameters = _read_parameters(path, metadata)
-    layout = _json(path, metadata, "bottleneck", dict)
+def _restore(file: SignedFile, sizes: dict[str, int], thorough: bool) -> KeyValueClassifier:
+    parameters = _read_parameters(file)
+    layout = file.read("bottleneck", dict)
     top_k, decoder = layout.get("top_k"), layout.get("decoder")
     if type(top_k) is not int or not 1 <= top_k <= min(MOST_RETRIEVED, sizes["m"]) or decoder not in DECODERS:
-        raise _damaged(path, f"it cannot retrieve {top_k!r} pairs with decoder {decoder!r}")
-    tensors = file.tensors
-    bottleneck = Bottleneck(
-        tensors["projection"], tensors["keys"], tensors["values"], top_k, decoder, tensors.get("mask")
-    )
+        raise file.damaged(f"it cannot retrieve {top_k!r} pairs with decoder {decoder!r}")
+    classes = _read_classes(file, sizes["v"])
+    mask, erased = file.tensors.get("mask"), _read_erased(file, sizes)
+    keys, values = _table(file, "keys", erased), _table(file, "values", erased)
+    bottleneck = Bottleneck(file.tensors["projection"], keys, values, top_k, decoder, mask)
     model = KeyValueClassifier(**{**parameters, **bottleneck.layout})
-    model.bottleneck_ = bottleneck
-    model.classes_ = _read_classes(path, metadata, sizes["v"])
-    model.n_features_in_ = sizes["f"]
-    if "feature_names" in metadata:
-        names = _json(path, metadata, "feature_names", list)
+    model.bottleneck_, model.classes_, model.n_features_in_ = bottleneck, classes, sizes["f"]
+    if "feature_names" in file.metadata:
+        names = file.read("feature_names", list)
         if len(names) != sizes["f"] or not all(isinstance(name, str) for name in names):
-            raise _damaged(path, f"it names {len(names)} features and has {sizes['f']}")
+            raise file.damaged(f"it names {len(names)} features and has {sizes['f']}")
         model.feature_names_in_ = np.array(names, dtype=object)
-    history = _json(path, metadata, "history", list)
+    history = file.read("history", list)
     if not all(loss is None or type(loss) is float for loss in history):
-        raise _damaged(path, "its history is not a list of losses")
+        raise file.damaged("its history is not a list of losses")
     model.history_ = [math.nan if loss is None else loss for loss in history]
+    model._begin_anew(mask)
+    if file.version > 1:
+        model.erased_, model.recipe_, model.activations_ = erased, read_recipe(file, decoder), read_log(file, thorough)
+        shape = (sizes["c"], sizes["m"])
+        model._set_requests(read_requests(file, classes, shape, lambda name: _table(file, name, erased)))
     return model
 
 
-def _check_shapes(path: str | PathLike[str], file: TensorFile) -> dict[str, int]:
-    """Sizes of the axes f, c, d, m, v, on which all tensors agree."""
-    wanted = {"projection": ("fcd", "F32"), "keys": ("cmd", "F32"), "values": ("cmv", "F32"), "mask": ("cm", "BOOL")}
-    if not set(wanted) - {"mask"} <= set(file.tensors) <= set(wanted):
-        raise _damaged(path, f"it holds {', '.join(sorted(file.tensors)) or 'nothing'}, not projection, keys, values")
+_REQUIRED = ("projection", "keys", "values")
+_OPTIONAL = {"mask", "erased", "request_masks", *LOG}
+
+
+def _check_shapes(file: SignedFile) -> dict[str, int]:
+    """Sizes of the axes on which all tensors agree: f, c, d, m, v, and those of the log and of erased models."""
+    names = set(file.tensors)
+    known = _OPTIONAL if file.version > 1 else {"mask"}
+    unknown = {name for name in names - known - {*_REQUIRED} if file.version == 1 or not name.startswith(BEFORE)}
+    if unknown or not names.issuperset(_REQUIRED):
+        raise file.damaged(f"it holds {', '.join(sorted(names)) or 'nothing'}, not projection, keys, values")
+    if len(names & {*LOG}) not in (0, len(LOG)):
+        raise file.damaged("its log of activations is incomplete")
+    erased = "erased" in names
+    if erased and "mask" not in names:
+        raise file.damaged("it has erased pairs and no mask")
+    pairs = "p" if erased else "cm"  # erased pairs are left out
     sizes: dict[str, int] = {}
-    for name, tensor in file.tensors.items():
-        axes, dtype = wanted[name]
-        if file.dtypes[name] != dtype or tensor.ndim != len(axes):
-            raise _damaged(path, f"its {name} are {file.dtypes[name]} of shape {tensor.shape}")
-        for axis, size in zip(axes, tensor.shape, strict=True):
-            if sizes.setdefault(axis, size) != size or size < 1:
-                raise _damaged(path, f"the shapes of its tensors disagree ({name} {tensor.shape})")
-    if sizes["m"] > MOST_PAIRS or sizes["d"] > LONGEST_KEY:
-        raise _damaged(path, f"{sizes['m']:,} pairs with keys of size {sizes['d']} are more than any model has")
-    if "mask" in file.tensors and file.tensors["mask"].view(np.uint8).max() > 1:
-        raise _damaged(path, "its mask holds values other than 0 and 1")
+    _agree(file, {"projection": ("fcd", "F32"), "mask": ("cm", "BOOL"), "keys": (f"{pairs}d", "F32")}, sizes)
+    _agree(file, {"values": (f"{pairs}v", "F32")}, sizes)
+    c, m, v = (sizes[axis] for axis in "cmv")
+    if m > MOST_PAIRS or sizes["d"] > LONGEST_KEY:
+        raise file.damaged(f"{m:,} pairs with keys of size {sizes['d']} are more than any model has")
+    if "mask" in names and file.tensors["mask"].view(np.uint8).max() > 1:
+        raise file.damaged("its mask holds values other than 0 and 1")
+    sizes |= {"t": c * m, "b": -(-c * m // 8), "w": v + 1}
+    counts = file.dtypes.get("activation_counts")
+    first, selected, often, totals = LOG
+    log = {first: ("w", "I64"), selected: ("e", "U32"), totals: ("t", "U32")}
+    log[often] = ("e", "U16" if counts == "U16" else "U32")
+    before = {name: (f"{pairs}v", "F32") for name in names if name.startswith(BEFORE)}
+    _agree(file, {**log, **before, "erased": ("b", "U8"), "request_masks": ("rb", "U8")}, sizes)
     return sizes
 
 
-def _read_parameters(path: str | PathLike[str], metadata: dict[str, str]) -> dict[str, Any]:
-    parameters: dict[str, Any] = _json(path, metadata, "parameters", dict)
+def _agree(file: SignedFile, wanted: dict[str, tuple[str, str]], sizes: dict[str, int]) -> None:
+    """Refuse tensors of another type or shape; axes that were not seen before take their size from them."""
+    for name, (axes, dtype) in wanted.items():
+        if name not in file.tensors:
+            continue
+        tensor = file.tensors[name]
+        if file.dtypes[name] != dtype or tensor.ndim != len(axes):
+            raise file.damaged(f"its {name} are {file.dtypes[name]} of shape {tensor.shape}")
+        for axis, size in zip(axes, tensor.shape, strict=True):
+            if sizes.setdefault(axis, size) != size or (size < 1 and axis not in "ep"):
+                raise file.damaged(f"the shapes of its tensors disagree ({name} {tensor.shape})")
+
+
+def _read_erased(file: SignedFile, sizes: dict[str, int]) -> Array | None:
+    """The erased pairs (c, m), all of them masked."""
+    if "erased" not in file.tensors:
+        return None
+    erased = read_mask(file, file.tensors["erased"], (sizes["c"], sizes["m"]))
+    if (erased & ~file.tensors["mask"]).any():
+        raise file.damaged("pairs are erased that its mask leaves live")
+    if sizes["p"] != erased.size - erased.sum():
+        raise file.damaged(f"it holds {sizes['p']:,} pairs, and {erased.size - erased.sum():,} are not erased")
+    return erased
+
+
+def _table(file: SignedFile, name: str, erased: Array | None) -> Array:
+    """Keys or values (c, m, ...); of an erased model its rows spread out, with zeros between them."""
+    rows = file.tensors[name]
+    if erased is None:
+        return rows
+    shape = (*erased.shape, rows.shape[1])
+    if len(rows) == erased.size:
+        return rows.reshape(shape)
+    try:
+        table = np.zeros(shape, np.float32)
+    except (MemoryError, ValueError) as error:
+        raise file.damaged(f"its {name} would take more memory than there is") from error
+    table[~erased] = rows
+    table.flags.writeable = False
+    return table
+
+
+def _read_parameters(file: SignedFile) -> dict[str, Any]:
+    parameters: dict[str, Any] = file.read("parameters", dict)
     known = KeyValueClassifier().get_params(deep=False)
     unknown = sorted(set(parameters) - (set(known) - set(OF_THE_MACHINE)))
     if unknown:
-        raise ModelFileError(
-            f"{fspath(path)} was written by a newer excise (it has a parameter {unknown[0]!r}): "
-            "upgrade it with pip install --upgrade excise"
-        )
+        raise file.newer(f"it has a parameter {unknown[0]!r}")
     try:
         check_parameters({**known, **parameters})
     except (InputError, TypeError, OverflowError) as error:
-        raise _damaged(path, str(error)) from error
+        raise file.damaged(str(error)) from error
     seed = parameters.get("random_state")
     if seed is not None and type(seed) is not int:
-        raise _damaged(path, f"random_state is {seed!r}, neither a whole number nor null")
+        raise file.damaged(f"random_state is {seed!r}, neither a whole number nor null")
     return parameters
 
 
-def _read_classes(path: str | PathLike[str], metadata: dict[str, str], count: int) -> Array:
-    stored = _json(path, metadata, "classes", dict)
+def _read_classes(file: SignedFile, count: int) -> Array:
+    stored = file.read("classes", dict)
     kind, values = stored.get("dtype"), stored.get("values")
     text = kind == "object" or (isinstance(kind, str) and kind[:1] == "U" and kind[1:].isdigit())
     if not isinstance(values, list) or not (text or kind in _CLASS_TYPES):
-        raise _damaged(path, f"its classes are of an unknown type, {kind!r}")
+        raise file.damaged(f"its classes are of an unknown type, {kind!r}")
     wanted = str if text else type(np.zeros((), kind).item())
     try:
         with np.errstate(over="ignore"):
             classes = np.array(values, dtype=kind)
     except (ValueError, OverflowError, TypeError, MemoryError) as error:
-        raise _damaged(path, f"its classes are not all {kind}") from error
+        raise file.damaged(f"its classes are not all {kind}") from error
     if not all(type(value) is wanted for value in values) or classes.tolist() != values:  # else 1.7 is read as 1
-        raise _damaged(path, f"its classes are not all {kind}")
+        raise file.damaged(f"its classes are not all {kind}")
     if len(classes) != count or count < 2 or not (classes[1:] > classes[:-1]).all():
-        raise _damaged(path, f"it has values for {count} classes and lists {len(classes)}, in order and without equals")
+        raise file.damaged(f"it has values for {count} classes and lists {len(classes)}, in order and without equals")
     return classes
-
-
-def _json(path: str | PathLike[str], metadata: dict[str, str], name: str, kind: type) -> Any:
-    try:
-        content = json.loads(metadata[name])
-    except (KeyError, ValueError, RecursionError) as error:
-        raise _damaged(path, f"its header has no readable {name!r}") from error
-    if not isinstance(content, kind):
-        raise _damaged(path, f"its header has no readable {name!r}")
-    return content
-
-
-def _verify(path: str | PathLike[str], file: TensorFile) -> None:
-    digests = _json(path, file.metadata, "sha256", dict)
-    for name, tensor in file.tensors.items():
-        if hashlib.sha256(_bytes(tensor)).hexdigest() != digests.get(name):
-            raise _damaged(path, f"its {name} do not match their digest")
-
-
-def _damaged(path: str | PathLike[str], what: str) -> ModelFileError:
-    return ModelFileError(f"{fspath(path)} is damaged: {what}; copy it again or restore a backup")
