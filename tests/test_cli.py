@@ -92,7 +92,7 @@ def test_the_shell_trains_the_same_model_as_python(folder: Path, capsys: pytest.
 
 
 COMMANDS = {
-    "demo": ["demo", "--json", "-q"],
+    "demo": ["demo", "--json", "-q", "--report", "none"],
     "train": ["train", "data.npz", "-o", "json-model", "--validation", "data.npz", "--json", *TINY],
     "evaluate": ["evaluate", "model", "data.npz", "--json"],
     "predict": ["predict", "model", "x.npy", "--proba", "--json"],
@@ -104,7 +104,7 @@ COMMANDS = {
 def test_json_is_one_object_on_standard_output(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli.demo, "PARAMETERS", {name: SMALL[name] for name in ("codebooks", "pairs", "key_dim")})
+    monkeypatch.setattr(cli.demo, "PARAMETERS", {"codebooks": 16, "pairs": 64, "key_epochs": 2})
     assert cli.main(COMMANDS[verb]) == 0
     result = json.loads(capsys.readouterr().out)
     Path("json-model").unlink(missing_ok=True)
@@ -246,13 +246,29 @@ def test_a_name_may_concern_only_one_of_two_files(folder: Path, capsys: pytest.C
     Path("new").unlink()
 
 
-def test_the_demo_forgets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--forget", "3", "--quiet"]) == 0
-    table = {line[:30].strip(): line[30:].split() for line in capsys.readouterr().out.splitlines()[2:6]}
+def test_the_demo_forgets_and_writes_its_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--forget", "3", "--quiet", "--report", "demo.html"]) == 0
+    out = capsys.readouterr().out
+    table = {line[:36].strip(): line[36:].split() for line in out.splitlines()[2:8]}
     assert float(table["before"][1].rstrip("%")) > 90
     assert float(table["after masking"][1].rstrip("%")) < 5
     assert float(table["after masking"][0].rstrip("%")) > 90
-    assert table["control: the logit set to -inf"[:30].strip()][1] == "0.0%"
+    assert table["control: the logit set to -inf"][1] == "0.0%"
+    assert table["exact re-fit without the digit"][1] == "0.0%"
+    assert "demo.html" in out
+    page = Path("demo.html").read_text()
+    assert "Class 3 forgotten" in page
+    assert f">{table['after masking'][0]}<" in page
+    Path("demo.html").unlink()
+
+
+def test_the_demo_needs_no_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.demo, "PARAMETERS", {"codebooks": 16, "pairs": 64, "key_epochs": 2})
+    before = sorted(Path.cwd().iterdir())
+    assert cli.main(["demo", "--quiet", "--report", "None"]) == 0
+    assert "report" not in capsys.readouterr().out
+    assert sorted(Path.cwd().iterdir()) == before
+    assert cli.build_parser().parse_args(["demo"]).report == "excise-demo-report.html"
 
 
 # -- flags ------------------------------------------------------------------------------------------------------------
@@ -303,7 +319,11 @@ def test_flags_win_over_the_preset() -> None:
             "argument --gradient-clip: 'x' is not a number or none",
         ),
         (["train", "x.npy", "-o", "m", "--solver", "lbfgs"], "invalid choice: 'lbfgs'"),
-        (["forget"], "invalid choice: 'forget'"),
+        (["unlearn"], "invalid choice: 'unlearn'"),
+        (["forget", "m", "--by", "magic"], "invalid choice: 'magic'"),
+        (["forget", "m", "--class", "a", "--pairs", "0"], "'0' is not a whole number of at least 1"),
+        (["forget", "m", "--rows", "1,x"], "'1,x' is no list of rows: use numbers from 0, with commas, as 3,17"),
+        (["restore", "m", "one"], "'one' is not a whole number of at least 1"),
         (["train", "x.npy", "-o", "m", "--seed", "-1"], "--seed: '-1' is no seed: use a whole number from 0 to 4,294,"),
         (["train", "x.npy", "-o", "m", "--seed", "4294967296"], "'4294967296' is no seed"),
         (["train", "x.npy", "-o", "m", "--random-state", "1_0"], "'1_0' is no seed"),
@@ -398,6 +418,8 @@ BAD_WORDS = {
     "link.npy is both read and written": ["predict", "model", "x.npy", "-o", "link.npy"],
     "its name must end in one of .npy, .csv, .npz": ["predict", "model", "x.npy", "-o", "new.txt"],
     "there is no digit 10": ["demo", "--forget", "10"],
+    "cannot write a report to a.pdf: its name must end in one of .json, .html, .md": ["demo", "--report", "a.pdf"],
+    "cannot write no/a.html: the folder": ["demo", "--report", "no/a.html"],
     "x.npy holds no labels: give a file of them with --validation-labels": [*TRAIN, "--validation", "x.npy"],
     "--validation-labels needs --validation": [*TRAIN, "--validation-labels", "y.npy"],
     "--x-name is 'a', and there are no named arrays in x.npy: leave --x-name out": [*TRAIN, "--x-name", "a"],

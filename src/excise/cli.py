@@ -1,4 +1,4 @@
-"""The shell's door: `excise demo | train | evaluate | predict | info`."""
+"""The shell's door: `excise demo | train | evaluate | predict | info`, and the verbs of forgetting."""
 
 import argparse
 import inspect
@@ -6,15 +6,12 @@ import io
 import json
 import math
 import os
-import re
 import sys
-import types
-import typing
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -22,17 +19,39 @@ from excise import __version__, demo
 from excise.atomic import check_writable, readable_size
 from excise.bottleneck import kernels
 from excise.bottleneck.model import DECODERS
+from excise.cli_forgetting import add_curve, add_erase, add_forget, add_restore
+from excise.cli_parts import (
+    FEATURES_HELP,
+    OneLineParser,
+    Result,
+    add_labels,
+    add_model,
+    add_threads,
+    aligned,
+    check_name,
+    check_names,
+    check_output,
+    check_width,
+    feature_names,
+    first_ten,
+    labelled,
+    load_model,
+    new_command,
+    new_parser,
+    number_or_none,
+    one_line,
+    seed_or_none,
+)
 from excise.errors import ExciseError, InputError, ModelFileError
 from excise.estimator import SOLVERS, VALUE_INITS, KeyValueClassifier, check_parameters
 from excise.evaluation import evaluate, label_indices, training_accuracy
 from excise.features.arrays import Array, check_finite
-from excise.features.files import has_names, read_features
+from excise.features.files import read_features
 from excise.predictions import FORMATS, predict, write_csv, write_predictions
 from excise.presets import PRESETS, preset
 from excise.progress import duration, say, timed_stages
+from excise.report_page import check_report_path, write_report
 from excise.storage import OF_THE_MACHINE, load, model_bytes, save, versions_of
-
-Result = dict[str, Any]
 
 # What `excise train --help` says about each parameter of KeyValueClassifier, by group.
 PARAMETER_HELP = {
@@ -54,6 +73,7 @@ PARAMETER_HELP = {
         "gradient_clip": "bound on the gradient's L2 norm, or none",
         "l2": "weight of the penalty l2/2 * |values|^2; slower when set",
         "gate_unused": "forbid pairs that no training example selected",
+        "keep_activations": "store with the model which pairs each class selects (personal data)",
         "random_state": "seed; the same number gives the same model, byte for byte",
     },
     "running": {
@@ -64,7 +84,13 @@ PARAMETER_HELP = {
 }
 ALIASES = {"random_state": ["--seed"], "n_jobs": ["--threads"]}
 CHOICES = {"value_init": VALUE_INITS, "decoder": DECODERS, "solver": SOLVERS}
-FEATURES_HELP = "features, one row per example: .npy, .npz, .safetensors or .parquet"
+DEMO_ROWS = {
+    "before": "before",
+    "after masking": "after",
+    "control: the logit set to -inf": "knock_out",
+    "control: a random mask as large": "random_mask",
+    "exact re-fit without the digit": "oracle",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,17 +127,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_demo(args: argparse.Namespace) -> Result:
-    """Train on scikit-learn's digits, forget one, and compare."""
-    return asdict(demo.run(args.forget, args.seed, args.threads, 0 if args.quiet else 1))
+    """Train on scikit-learn's digits, forget one, compare, and write the report."""
+    if args.report is not None:
+        check_report_path(args.report)
+        check_writable(args.report)
+    result = asdict(demo.run(args.forget, args.seed, args.threads, 0 if args.quiet else 1))
+    if args.report is not None:
+        write_report(result["report"], args.report)
+    return {**result, "report_file": args.report}
 
 
 def run_train(args: argparse.Namespace) -> Result:
     """Train a model on a file of features and write it."""
     model = KeyValueClassifier(**_parameters(args))
     check_parameters(model.get_params(deep=False))
-    _check_output(args.out, args.features, args.labels, args.validation, args.validation_labels)
-    _check_names(args, (args.features, args.labels), (args.validation, args.validation_labels))
-    x, y, names = _labelled(args.features, args.labels, args)
+    check_output(args.out, args.features, args.labels, args.validation, args.validation_labels)
+    check_names(args, (args.features, args.labels), (args.validation, args.validation_labels))
+    x, y, names = labelled(args.features, args.labels, args)
     _check_batch(args.features, len(x), model.batch_size)
     validation = _validation(args, model, x, y, names)
     check_writable(args.out, model_bytes(_axes(model, x, y)), ModelFileError)
@@ -120,9 +152,12 @@ def run_train(args: argparse.Namespace) -> Result:
     if names is not None:
         model.feature_names_in_ = np.array(names, dtype=object)  # as `fit` does for a data frame
     save(model, args.out)
+    if args.codes_out is not None:
+        model.save_training_codes(args.codes_out)
     return {
         "model": args.out,
         "bytes": os.path.getsize(args.out),
+        "codes": args.codes_out,
         "examples": len(x),
         "classes": len(model.classes_),
         "axes": model.bottleneck_.axes,
@@ -137,10 +172,10 @@ def run_train(args: argparse.Namespace) -> Result:
 
 def run_evaluate(args: argparse.Namespace) -> Result:
     """Measure a model on labelled features."""
-    _check_names(args, (args.features, args.labels))
-    model = _load(args)
-    x, y, _ = _labelled(args.features, args.labels, args, _feature_names(model))
-    _check_width(args, model, x)
+    check_names(args, (args.features, args.labels))
+    model = load_model(args)
+    x, y, _ = labelled(args.features, args.labels, args, feature_names(model))
+    check_width(args, model, x)
     found = evaluate(model, x, y, 0 if args.quiet else 1)
     classes = [{"class": name, "accuracy": accuracy} for name, accuracy in found.per_class.items()]
     return {"model": args.model, **asdict(found), "per_class": classes}
@@ -148,14 +183,14 @@ def run_evaluate(args: argparse.Namespace) -> Result:
 
 def run_predict(args: argparse.Namespace) -> Result:
     """Predict the label of every row."""
-    _check_name("--x-name", args.x_name, args.features)
-    model = _load(args)
+    check_name("--x-name", args.x_name, args.features)
+    model = load_model(args)
     if args.out is not None:
-        _check_output(args.out, args.features, args.model)
+        check_output(args.out, args.features, args.model)
         if Path(args.out).suffix.lower() not in FORMATS:
             raise InputError(f"cannot write {args.out}: its name must end in one of {', '.join(FORMATS)}")
-    x = read_features(args.features, None, args.x_name, columns=_feature_names(model)).x
-    _check_width(args, model, x)
+    x = read_features(args.features, None, args.x_name, columns=feature_names(model)).x
+    check_width(args, model, x)
     labels, probabilities = predict(model, x, args.proba, 0 if args.quiet else 1)
     if args.out is not None:
         write_predictions(args.out, model.classes_, labels, probabilities)
@@ -178,8 +213,11 @@ def run_info(args: argparse.Namespace) -> Result:
         "digests": "not checked" if args.no_verify else "match",
         "axes": model.bottleneck_.axes,
         "classes": model.classes_.tolist(),
-        "feature_names": _feature_names(model),
+        "feature_names": feature_names(model),
         "masked": {"pairs": masked, "share": masked / pairs},
+        "requests": [request.to_dict(timed=False) for request in model.requests_],
+        "budget": model.budget(),
+        "activations_logged": model.activations_ is not None,
         "epochs_trained": len(model.history_),
         "loss": model.history_[-1] if model.history_ else None,
         "parameters": {name: value for name, value in parameters.items() if name not in OF_THE_MACHINE},
@@ -192,29 +230,33 @@ def run_info(args: argparse.Namespace) -> Result:
 
 def render_demo(result: Result) -> str:
     """The table of the demo."""
-    digit, examples = result["forgotten"], result["examples"]
+    digit, examples, report = result["forgotten"], result["examples"], result["report"]
     lines = [f"{sum(examples.values()):,} handwritten digits; every {digit} is to be forgotten.", ""]
     lines.append(f"{'test accuracy':<36}{'retain':>8}{'forget':>8}")
-    for name, key in (("before", "before"), ("after masking", "after"), ("control: the logit set to -inf", "control")):
-        lines.append(f"{name:<36}{result[key]['retain']:>8.1%}{result[key]['forget']:>8.1%}")
-    share = result["pairs_masked"] / result["pairs"]
+    for name, key in DEMO_ROWS.items():
+        row = report["accuracy"][key]
+        lines.append(f"{name:<36}{row['retain']['accuracy']:>8.1%}{row['forget']['accuracy']:>8.1%}")
+    masked, pairs = report["summary"]["pairs_masked"], report["summary"]["pairs"]
     rows = [
-        ("pairs masked", f"{result['pairs_masked']:,} of {result['pairs']:,} ({share:.1%})"),
-        ("time to forget", f"{result['forgetting_milliseconds']:.2f} ms to count activations and mask"),
-        ("", f"{result['choosing_milliseconds']:.0f} ms before, to choose how many on held-out training data"),
+        ("pairs masked", f"{masked:,} of {pairs:,} ({masked / pairs:.1%}), chosen and ranked from the log of training"),
+        ("time to forget", f"{result['forgetting_milliseconds']:.2f} ms, no data read"),
         ("time to train", f"{duration(result['training_seconds'])} on {examples['train']:,} examples"),
     ]
-    lines += ["", *_aligned(rows), ""]
-    if not result["reached_zero"]:
-        lines += [f"Some held-out {digit}s were still recognised with every pair masked that the class activates.", ""]
-    lines += [
-        f"The {examples['test']} test examples had no part in training or in choosing the mask.",
-        "The control costs nothing and leaves the model untouched: 0% alone proves little.",
-        "A mask hides what was learned; it does not erase it from the file.",
-        "",
-        "Your own embeddings: excise train --help. The rest: README.md and docs/.",
-    ]
-    return "\n".join(lines)
+    if result["report_file"] is not None:
+        rows.append(("report", result["report_file"]))
+    return "\n".join(
+        [
+            *lines,
+            "",
+            *aligned(rows),
+            "",
+            f"The {examples['test']} test examples had no part in training or in choosing the mask.",
+            "The control costs nothing and leaves the model untouched: 0% alone proves little.",
+            "A mask hides what was learned; it does not erase it from the file.",
+            "",
+            "Your own embeddings: excise train --help. The rest: README.md and docs/.",
+        ]
+    )
 
 
 def render_train(result: Result) -> str:
@@ -232,7 +274,9 @@ def render_train(result: Result) -> str:
     if result["validation_accuracy"] is not None:
         rows.append(("validation accuracy", f"{result['validation_accuracy']:.2%}"))
     rows.append(("model", f"{result['model']} ({readable_size(result['bytes'])})"))
-    return "\n".join(_aligned(rows))
+    if result["codes"] is not None:
+        rows.append(("training codes", f"{result['codes']} (personal data)"))
+    return "\n".join(aligned(rows))
 
 
 def render_evaluate(result: Result) -> str:
@@ -244,7 +288,7 @@ def render_evaluate(result: Result) -> str:
     ]
     for row in result["per_class"]:
         rows.append((f"class {row['class']}", "no examples" if row["accuracy"] is None else f"{row['accuracy']:.2%}"))
-    return "\n".join(_aligned(rows))
+    return "\n".join(aligned(rows))
 
 
 def render_predict(result: Result) -> str:
@@ -264,31 +308,28 @@ def render_info(result: Result) -> str:
     rows = [("model", f"{result['model']} ({readable_size(result['bytes'])}, digests {result['digests']})")]
     rows += [(name, f"{size:,}") for name, size in result["axes"].items()]
     rows += [
-        ("labels", _first_ten(result["classes"])),
+        ("labels", first_ten(result["classes"])),
         ("masked", f"{masked['pairs']:,} pairs ({masked['share']:.1%})"),
+        ("log of activations", "kept (personal data)" if result["activations_logged"] else "none"),
         ("trained", f"{result['epochs_trained']} epochs"),
     ]
+    for request in result["requests"]:
+        what = ", ".join(map(str, request["classes"])) or "rows of the training data"
+        done = f"{request['state']}, by {request['by']}"
+        rows.append((f"request {request['id']}", f"{what} ({done}, {request['masked']:,} pairs)"))
     if names is not None:
-        rows.append(("feature names", _first_ten(names)))
+        rows.append(("feature names", first_ten(names)))
     rows += [(name, str(value)) for name, value in result["parameters"].items() if name not in result["axes"]]
     rows += [(name, f"version {version}") for name, version in result["versions"].items()]
-    return "\n".join(_aligned(rows))
+    return "\n".join(aligned(rows))
 
 
 # -- the parser -------------------------------------------------------------------------------------------------------
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as all others of the command are."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the words given and where to read what is allowed."""
-        self.exit(2, f"excise: error: {_one_line(message)}; see {self.prog} --help\n")
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the command `excise`, its help included."""
-    parser = _parser(
+    parser = new_parser(
         OneLineParser,
         prog="excise",
         description="Train a classifier on the features of a frozen backbone that can later forget a class.",
@@ -297,6 +338,7 @@ def build_parser() -> argparse.ArgumentParser:
   excise train features.npy --labels labels.npy -o model.safetensors
   excise evaluate model.safetensors test.npz
   excise predict model.safetensors new.npy -o labels.csv
+  excise forget model.safetensors --class cat         undo: excise restore; final: excise erase
 
 Results go to standard output, progress and errors to standard error.
 Exit codes: 0 done, 2 something to correct (one line says what), 130 interrupted,
@@ -305,13 +347,14 @@ Exit codes: 0 done, 2 something to correct (one line says what), 130 interrupted
     version = f"excise {__version__} (kernels: {kernels.BACKEND})"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_train, _add_evaluate, _add_predict, _add_info):
+    forgetting = (add_forget, add_restore, add_erase, add_curve)
+    for add in (_add_demo, _add_train, _add_evaluate, _add_predict, _add_info, *forgetting):
         add(commands)
     return parser
 
 
 def _add_demo(commands: Any) -> None:
-    command = _command(
+    command = new_command(
         commands,
         "demo",
         run_demo,
@@ -320,12 +363,19 @@ def _add_demo(commands: Any) -> None:
         "excise demo --forget 3",
     )
     command.add_argument("--forget", type=int, default=8, metavar="DIGIT", help="the digit to forget (default: 8)")
-    command.add_argument("--seed", type=_seed, default=0, help="seed of the split and of the model (default: 0)")
-    _add_threads(command)
+    command.add_argument("--seed", type=seed_or_none, default=0, help="seed of the split and of the model (default: 0)")
+    command.add_argument(
+        "--report",
+        type=lambda path: None if path.lower() == "none" else path,
+        default="excise-demo-report.html",
+        metavar="PATH",
+        help="where the whole report goes: .html, .md or .json, or none (default: %(default)s)",
+    )
+    add_threads(command)
 
 
 def _add_train(commands: Any) -> None:
-    command = _command(
+    command = new_command(
         commands,
         "train",
         run_train,
@@ -336,7 +386,12 @@ def _add_train(commands: Any) -> None:
     )
     command.add_argument("features", metavar="FEATURES", help=FEATURES_HELP)
     command.add_argument("-o", "--out", required=True, metavar="MODEL", help="file to write, as model.safetensors")
-    _add_labels(command)
+    add_labels(command)
+    command.add_argument(
+        "--codes-out",
+        metavar="FILE",
+        help="file for the codes of the training data (personal data): exact forgetting reads it",
+    )
     command.add_argument("--validation", metavar="FEATURES", help="labelled features to measure the model on")
     command.add_argument("--validation-labels", metavar="FILE", help="labels of --validation, where it has none")
     command.add_argument(
@@ -358,17 +413,18 @@ def _add_parameter(group: Any, name: str, parameter: inspect.Parameter, text: st
     text = f"{text} (default: {str(default).lower() if default is None else default})"
     options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
     if parameter.annotation is bool:
-        group.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text.replace("False", "no"), **options)
+        text = text.replace("False", "no").replace("True", "yes")
+        group.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text, **options)
     elif name in CHOICES:
         group.add_argument(*flags, choices=CHOICES[name], help=text, **options)
     else:
         metavar = "X" if "float" in str(parameter.annotation) else "N"
-        kind = _seed if name == "random_state" else _number(parameter.annotation)
+        kind = seed_or_none if name == "random_state" else number_or_none(parameter.annotation)
         group.add_argument(*flags, type=kind, metavar=metavar, help=text, **options)
 
 
 def _add_evaluate(commands: Any) -> None:
-    command = _command(
+    command = new_command(
         commands,
         "evaluate",
         run_evaluate,
@@ -376,14 +432,14 @@ def _add_evaluate(commands: Any) -> None:
         "accuracy and loss of a model, as a whole and by class",
         "excise evaluate model.safetensors test.npy --labels test-labels.txt",
     )
-    _add_model(command)
+    add_model(command)
     command.add_argument("features", metavar="FEATURES", help=FEATURES_HELP)
-    _add_labels(command)
-    _add_threads(command)
+    add_labels(command)
+    add_threads(command)
 
 
 def _add_predict(commands: Any) -> None:
-    command = _command(
+    command = new_command(
         commands,
         "predict",
         run_predict,
@@ -392,7 +448,7 @@ def _add_predict(commands: Any) -> None:
         "excise predict model.safetensors new.npy\n"
         "  excise predict model.safetensors new.npy --proba -o probabilities.csv",
     )
-    _add_model(command)
+    add_model(command)
     command.add_argument("features", metavar="FEATURES", help=FEATURES_HELP)
     command.add_argument("--x-name", metavar="NAME", help="name of the features within the file")
     command.add_argument("-o", "--out", metavar="FILE", help="file to write, .npy, .csv or .npz (default: print them)")
@@ -401,11 +457,11 @@ def _add_predict(commands: Any) -> None:
         action="store_true",
         help="probabilities of all classes beside the label; a .npy file takes them alone",
     )
-    _add_threads(command)
+    add_threads(command)
 
 
 def _add_info(commands: Any) -> None:
-    command = _command(
+    command = new_command(
         commands,
         "info",
         run_info,
@@ -413,84 +469,7 @@ def _add_info(commands: Any) -> None:
         "what is in a model file",
         "excise info model.safetensors\n  excise info model.safetensors --json | jq .masked",
     )
-    _add_model(command)
-
-
-def _command(
-    commands: Any,
-    name: str,
-    run: Callable[[argparse.Namespace], Result],
-    render: Callable[[Result], str],
-    text: str,
-    example: str,
-) -> argparse.ArgumentParser:
-    description = f"{text[0].upper()}{text[1:]}."
-    plural = "Examples" if "\n" in example else "Example"
-    command = _parser(commands.add_parser, name, help=text, description=description, epilog=f"{plural}:\n  {example}")
-    command.set_defaults(run=run, render=render)
-    command.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    return command
-
-
-def _parser(make: Callable[..., argparse.ArgumentParser], *args: Any, **options: Any) -> argparse.ArgumentParser:
-    return make(*args, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
-
-
-def _add_model(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", metavar="MODEL", help="model file written by `excise train`")
-    command.add_argument("--no-verify", action="store_true", help="skip the digests: faster on large files")
-
-
-def _add_labels(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--labels",
-        metavar="FILE",
-        help="labels, where FEATURES has none: .npy, .npz, .safetensors, or .txt and .csv with one a line",
-    )
-    command.add_argument("--x-name", metavar="NAME", help="name of the features within the file (default: X, x, ...)")
-    command.add_argument(
-        "--y-name", metavar="NAME", help="name of the labels within the file (default: y, labels, ...)"
-    )
-
-
-def _add_threads(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--threads", type=_threads, metavar="N", help="threads (default: all cores this process may use)"
-    )
-
-
-def _threads(text: str) -> int:
-    count = int(text) if re.fullmatch("-?[0-9]{1,9}", text) else 0
-    if not count:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of threads: use 1 or more, or -1 for all cores")
-    return count
-
-
-def _number(annotation: Any) -> Callable[[str], Any]:
-    """What turns a flag's text into the annotated number, or into None where that is allowed."""
-    kinds = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    optional = type(None) in kinds
-    kind, name = (float, "a number") if float in kinds else (int, "a whole number")
-
-    def convert(text: str) -> Any:
-        if optional and text.lower() == "none":
-            return None
-        try:
-            return kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {name}{' or none' * optional}") from None
-
-    return convert
-
-
-def _seed(text: str) -> int | None:
-    """A seed as numpy takes it, or None for one that differs every time."""
-    if text.lower() == "none":
-        return None
-    if not re.fullmatch("[0-9]{1,10}", text) or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed: use a whole number from 0 to {2**32 - 1:,}, or none")
-    return int(text)
+    add_model(command)
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
@@ -503,28 +482,6 @@ def _parameters(args: argparse.Namespace) -> dict[str, Any]:
     return {"verbose": 0 if args.quiet else 1, **start, **given}
 
 
-def _load(args: argparse.Namespace) -> KeyValueClassifier:
-    return load(args.model, verify=not args.no_verify).set_params(n_jobs=args.threads)  # type: ignore[no-any-return]
-
-
-def _feature_names(model: KeyValueClassifier) -> list[str] | None:
-    return model.feature_names_in_.tolist() if hasattr(model, "feature_names_in_") else None
-
-
-def _labelled(
-    features: str,
-    labels: str | None,
-    args: argparse.Namespace,
-    columns: list[str] | None = None,
-    flag: str = "--labels",
-) -> tuple[Array, Array, list[str] | None]:
-    x, y, names = read_features(features, labels, args.x_name, args.y_name, columns)
-    if y is None:
-        otherwise = ", or their name with --y-name" if has_names(features) else ""
-        raise InputError(f"{features} holds no labels: give a file of them with {flag}{otherwise}")
-    return x, y, names
-
-
 def _validation(
     args: argparse.Namespace, model: KeyValueClassifier, x: Array, y: Array, names: list[str] | None
 ) -> tuple[Array, Array] | None:
@@ -533,7 +490,7 @@ def _validation(
         if args.validation_labels is not None:
             raise InputError("--validation-labels needs --validation, the features that these labels belong to")
         return None
-    x_held, y_held, _ = _labelled(args.validation, args.validation_labels, args, names, "--validation-labels")
+    x_held, y_held, _ = labelled(args.validation, args.validation_labels, args, names, "--validation-labels")
     if x_held.shape[1] != x.shape[1]:
         raise InputError(
             f"{args.validation} has features of size {x_held.shape[1]} and {args.features} of {x.shape[1]}"
@@ -544,7 +501,7 @@ def _validation(
 
 
 def _axes(model: KeyValueClassifier, x: Array, y: Array) -> dict[str, int]:
-    return {**model.get_params(deep=False), "features": x.shape[1], "classes": len(np.unique(y))}
+    return {**model.get_params(deep=False), "features": x.shape[1], "classes": len(np.unique(y)), "examples": len(x)}
 
 
 def _check_batch(path: str, examples: int, batch_size: int) -> None:
@@ -562,44 +519,6 @@ def _check_finite(path: str, x: Array, working_memory: float) -> None:
         raise InputError(f"{path} cannot be used: {error}") from error
 
 
-def _check_names(args: argparse.Namespace, *files: tuple[str | None, str | None]) -> None:
-    """Refuse a name that no file of features, or of labels where they are apart, has a use for."""
-    parquet = [x for x, _ in files if x is not None and x.lower().endswith(".parquet")]  # without the column of labels
-    _check_name("--x-name", args.x_name, *(x for x, _ in files))
-    _check_name("--y-name", args.y_name, *(y or x for x, y in files), *parquet)
-
-
-def _check_name(flag: str, name: str | None, *files: str | None) -> None:
-    given = [path for path in files if path is not None]
-    if name is not None and not any(map(has_names, given)):
-        raise InputError(f"{flag} is {name!r}, and there are no named arrays in {', '.join(given)}: leave {flag} out")
-
-
-def _check_width(args: argparse.Namespace, model: KeyValueClassifier, x: Array) -> None:
-    if x.shape[1] != model.n_features_in_:
-        raise InputError(
-            f"{args.features} has features of size {x.shape[1]} and {args.model} was trained on size "
-            f"{model.n_features_in_}: use features of the same backbone"
-        )
-
-
-def _check_output(out: str, *inputs: str | None) -> None:
-    """Refuse an output that cannot be written, or that would replace what is read."""
-    for path in inputs:
-        if path is not None and os.path.exists(path) and os.path.exists(out) and os.path.samefile(path, out):
-            raise InputError(f"{out} is both read and written: choose another name for the output")
-    check_writable(out)
-
-
-def _aligned(rows: list[tuple[str, str]]) -> list[str]:
-    width = max(len(name) for name, _ in rows) + 2
-    return [f"{name:<{width}}{text}" for name, text in rows]
-
-
-def _first_ten(items: list[Any]) -> str:
-    return ", ".join(map(str, items[:10])) + (f", ... ({len(items):,} in all)" if len(items) > 10 else "")
-
-
 def _plain(value: Any) -> Any:
     """The value in JSON's own types; a loss that is not finite becomes null."""
     if isinstance(value, dict):
@@ -612,7 +531,7 @@ def _plain(value: Any) -> Any:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    say(f"excise: warning: {_one_line(message)}")
+    say(f"excise: warning: {one_line(message)}")
 
 
 def _print(text: str) -> None:
@@ -621,12 +540,8 @@ def _print(text: str) -> None:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    say(f"excise: {_one_line(message)}")
+    say(f"excise: {one_line(message)}")
     return code
-
-
-def _one_line(message: Any) -> str:
-    return " ".join(str(message).split())
 
 
 if __name__ == "__main__":

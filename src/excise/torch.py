@@ -25,6 +25,8 @@ from excise.bottleneck.values import initial_values
 from excise.errors import InputError, import_extra
 from excise.estimator import KeyValueClassifier, check_parameters
 from excise.features.arrays import Array, finite_float32
+from excise.forgetting.requests import Request, mask_in_force
+from excise.forgetting.tradeoff import ForgettingCurve
 
 import_extra("torch", "torch", "excise.torch")
 
@@ -34,7 +36,9 @@ from torch import Tensor, nn  # noqa: E402
 __all__ = ["KeyValueBottleneck"]
 
 Seed = int | torch.Generator | None
-FITTED = ("classes_", "n_features_in_", "feature_names_in_", "history_")  # what a classifier knows beside its arrays
+# What a classifier knows beside its arrays. How its values were trained is not among it: here anyone may train them.
+FITTED = ("classes_", "n_features_in_", "feature_names_in_", "history_")
+FORGETTING = ("activations_", "requests_", "base_mask_", "erased_")
 
 
 class KeyValueBottleneck(nn.Module):
@@ -298,6 +302,13 @@ class KeyValueBottleneck(nn.Module):
         `classes` are the labels in sorted order, by default those of the classifier that the module came from, else
         0 to v - 1; `params` are further parameters of `KeyValueClassifier`.
         """
+        classifier = self._classifier(classes, params)
+        classifier.bottleneck_ = copy.deepcopy(classifier.bottleneck_)
+        return classifier
+
+    def _classifier(self, classes: Any = None, params: dict[str, Any] | None = None) -> KeyValueClassifier:
+        """The classifier; on the CPU its arrays share their memory with the module's."""
+        params = {} if params is None else params
         c, m, v = self.values.shape
         layout = {"codebooks": c, "pairs": m, "key_dim": self.keys.shape[2], "top_k": self.top_k}
         for name, value in {**layout, "decoder": self.decoder}.items():
@@ -309,8 +320,77 @@ class KeyValueBottleneck(nn.Module):
         classifier.n_features_in_ = self.features
         classifier.history_ = getattr(classifier, "history_", [])
         values = self.values.detach().cpu().to(torch.float32).numpy()
-        classifier.bottleneck_ = copy.deepcopy(self._frozen_arrays(values))
+        classifier.bottleneck_ = self._frozen_arrays(values)
+        known = mask_in_force(classifier.base_mask_, classifier.requests_, (c, m))
+        if not np.array_equal(classifier.mask, np.zeros((c, m), bool) if known is None else known):
+            # The mask was set by hand: it is nobody's request, and takes the place of those that masked.
+            classifier.base_mask_ = classifier.bottleneck_.mask
+            classifier.requests_ = tuple(r for r in classifier.requests_ if r.state != "masked")
         return classifier
+
+    # -- forgetting ---------------------------------------------------------------------------------------------------
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """What was asked to be forgotten, and what became of it. Not in the `state_dict`, which has the mask alone."""
+        return self._classifier().requests_
+
+    def forget(self, classes: Any = None, x: Any = None, y: Any = None, **options: Any) -> Request:
+        """Mask what `classes` (labels, else numbers of values) activate: `KeyValueClassifier.forget` on this mask.
+
+        `x` are features (n, f) of the forget set and `y` their labels, tensors or arrays; a module made from a
+        classifier may leave them out, for its log of activations. by='exact' is refused: training values is yours.
+        """
+        if options.get("by") == "exact":
+            raise InputError(
+                "by='exact' would train the values again, and a module leaves training to you: draw new values and "
+                "train them without the forget set, or use KeyValueClassifier"
+            )
+        classifier = self._working_classifier()
+        request = classifier.forget(classes, self._rows_of(x), _labels_of(y), **options)
+        self._follow(classifier)
+        return request
+
+    def restore(self, id: int) -> Request:
+        """Undo one request: values come back bit for bit, as long as nothing trained them meanwhile."""
+        classifier = self._working_classifier()
+        request = classifier.restore(id)
+        self._follow(classifier)
+        return request
+
+    def erase(self) -> list[Request]:
+        """Make every request in force final: keys and values under the mask become zeros, in place.
+
+        Drop the optimiser that trained the values as well: its moments remember them.
+        """
+        classifier = self._working_classifier()
+        requests = classifier.erase()
+        self._follow(classifier)
+        with torch.no_grad():
+            for tensor in (self.keys, self.values):
+                tensor.masked_fill_(self.mask[..., None], 0)
+        return requests
+
+    def budget(self) -> dict[str, Any]:
+        """What is left to forget with, as `KeyValueClassifier.budget`."""
+        return self._working_classifier().budget()
+
+    def forgetting_curve(self, x: Any, y: Any, classes: Any, **options: Any) -> ForgettingCurve:
+        """Accuracy and loss on features x and labels y at every size of a mask, as `KeyValueClassifier` draws it."""
+        if options.get("forget_set") is not None:
+            options["forget_set"] = self._rows_of(options["forget_set"])
+        return self._working_classifier().forgetting_curve(self._rows_of(x), _labels_of(y), classes, **options)
+
+    def _working_classifier(self) -> KeyValueClassifier:
+        return self._classifier().set_params(n_jobs=torch.get_num_threads())  # type: ignore[no-any-return]
+
+    def _follow(self, classifier: KeyValueClassifier) -> None:
+        """Take over what the verbs changed."""
+        self._template = _unfitted_copy(classifier)
+        self.set_mask(classifier.mask)
+
+    def _rows_of(self, x: Any) -> Array | None:
+        return None if x is None else _as_array(x, self.features)
 
     def _labels(self, classes: Any, default: Array) -> Array:
         labels, v = default if classes is None else np.asarray(classes), self.values.shape[2]
@@ -415,6 +495,10 @@ def _as_array(batch: Any, features: int) -> Array:
     return rows.reshape(-1, features)
 
 
+def _labels_of(y: Any) -> Any:
+    return y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+
+
 def _rebatched(batches: Iterable[Array], size: int) -> Iterator[Array]:
     """The same rows, in finite float32 and in multiples of `size`, but for the last."""
     held: list[Array] = []
@@ -438,7 +522,7 @@ def _numpy_generator(seed: Seed) -> np.random.Generator:
 def _unfitted_copy(classifier: KeyValueClassifier) -> KeyValueClassifier:
     """The parameters and labels of a fitted classifier, without its arrays."""
     other: KeyValueClassifier = clone(classifier)
-    other.__dict__.update({name: value for name, value in vars(classifier).items() if name in FITTED})
+    other.__dict__.update({name: value for name, value in vars(classifier).items() if name in (*FITTED, *FORGETTING)})
     return other
 
 
