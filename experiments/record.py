@@ -79,6 +79,14 @@ def write_json(path: Path, result: dict[str, Any]) -> None:
         file.write((json.dumps(result, indent=1, sort_keys=False) + "\n").encode())
 
 
+def write_run(path: Path, experiment: str, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Add the rows of one run of an experiment, in the place of those of the same preset and seed."""
+    runs: list[dict[str, Any]] = read_json(path).get("runs", [])
+    kept = [old for old in runs if (old["preset"], old["seed"]) != (run["preset"], run["seed"])]
+    found = sorted([*kept, {**run, "rows": rows}], key=lambda one: (one["preset"], one["seed"]))
+    write_json(path, {"experiment": experiment, "runs": found})
+
+
 def say(text: str) -> None:
     """One line of progress, on standard error."""
     print(text, file=sys.stderr, flush=True)
