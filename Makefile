@@ -32,6 +32,9 @@ bench: .venv-bench/installed  ## speed and memory against other libraries, on th
 experiments: .venv/installed  ## the tables of the paper, on real features
 	.venv/bin/python -m experiments.base_models
 	.venv/bin/python -m experiments.linear_probe
+	.venv/bin/python -m experiments.forget_class
+	.venv/bin/python -m experiments.multi_class
+	.venv/bin/python -m experiments.mask_size
 	.venv/bin/python -m experiments.render
 	.venv/bin/python docs/render_readme.py
 

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name in options.presets:
         data = load(name, options.shared)
         if options.quick:
-            data = data.head(1500, 300)
+            data = data.head(1500, 2000)
         for seed in options.seeds:
             run = {"preset": name, "seed": seed, **provenance()}
             write_run(options.output, "forget_class", run, measure(name, seed, data, options.quick))

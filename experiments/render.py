@@ -5,6 +5,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from experiments import render_forgetting
 from experiments.base_models import PAPER
 from experiments.base_models import RESULTS as BASE_MODELS
 from experiments.linear_probe import RESULTS as LINEAR_PROBE
@@ -31,6 +32,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     options = parser.parse_args(arguments)
     options.output.write_text(page(read_json(BASE_MODELS), read_json(LINEAR_PROBE)))
+    multi = read_json(render_forgetting.FOLDER / "multi_class.json").get("runs", [])
+    if multi and options.output == PAGE:
+        render_forgetting.draw_multi_class(multi)
     say(f"wrote {options.output}")
 
 
@@ -43,7 +47,7 @@ def page(base: dict[str, Any], probe: dict[str, Any]) -> str:
     times = ["| preset | epochs | keys | values | codes and the rest | fit |", "|---|---|---|---|---|---|"]
     times += [time_line(name, own) for name, own in rows.items()]
     parts = [HEAD, lines(accuracy), "Seconds of training, median over seeds:\n", lines(times), *settings(rows, probes)]
-    return "\n".join(parts)
+    return "\n".join([*parts, *render_forgetting.sections()])
 
 
 def lines(rows: list[str]) -> str:

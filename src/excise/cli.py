@@ -19,7 +19,7 @@ from excise import __version__, demo
 from excise.atomic import check_writable, readable_size
 from excise.bottleneck import kernels
 from excise.bottleneck.model import DECODERS
-from excise.cli_forgetting import add_curve, add_erase, add_forget, add_restore
+from excise.cli_forgetting import add_curve, add_erase, add_forget, add_restore, budget_line
 from excise.cli_parts import (
     FEATURES_HELP,
     OneLineParser,
@@ -310,6 +310,7 @@ def render_info(result: Result) -> str:
     rows += [
         ("labels", first_ten(result["classes"])),
         ("masked", f"{masked['pairs']:,} pairs ({masked['share']:.1%})"),
+        ("left to forget with", budget_line(result["budget"])),
         ("log of activations", "kept (personal data)" if result["activations_logged"] else "none"),
         ("trained", f"{result['epochs_trained']} epochs"),
     ]

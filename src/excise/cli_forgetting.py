@@ -151,7 +151,7 @@ def render_forget(result: Result) -> str:
         rows.append(("retained", f"{change} on {sure['retained_examples']:,} examples"))
     read, work = f"{result['examples_read']:,} examples read", f"{result['multiply_adds']:,} multiply-adds"
     rows.append(("cost", f"{read}, {work}, {result['milliseconds']:.1f} ms"))
-    rows.append(("budget", _budget_line(budget)))
+    rows.append(("budget", budget_line(budget)))
     rows.append(("model", f"{result['model']} ({readable_size(result['bytes'])})"))
     model = result["model"]
     end = f"undo with: excise restore {model} {result['id']}; make it final with: excise erase {model}"
@@ -166,7 +166,7 @@ def render_restore(result: Result) -> str:
     rows = [
         ("restored", f"request {result['restored']['id']}: {', '.join(map(str, result['restored']['classes']))}"),
         ("still in force", left),
-        ("budget", _budget_line(result["budget"])),
+        ("budget", budget_line(result["budget"])),
         ("model", result["model"]),
     ]
     return "\n".join(aligned(rows))
@@ -183,7 +183,7 @@ def render_erase(result: Result) -> str:
     ]
     if result["codes"]:
         rows.append(("codes", f"{result['codes']}, without the rows that were forgotten"))
-    rows.append(("budget", _budget_line(result["budget"])))
+    rows.append(("budget", budget_line(result["budget"])))
     return "\n".join(
         [*aligned(rows), "", "older copies and backups of the file still hold what was erased: delete them"]
     )
@@ -204,7 +204,8 @@ def render_curve(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _budget_line(budget: dict[str, Any]) -> str:
+def budget_line(budget: dict[str, Any]) -> str:
+    """What is left to forget with, on one line."""
     line = (
         f"{budget['live']:,} live pairs ({budget['live_share']:.1%}), at least {budget['fewest_live']:,} per codebook"
     )
