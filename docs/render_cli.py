@@ -9,7 +9,7 @@ from unittest import mock
 from excise.cli import build_parser
 
 PAGE = Path(__file__).with_name("cli.md")
-VERBS = ("demo", "train", "evaluate", "predict", "info")
+VERBS = ("demo", "train", "evaluate", "predict", "info", "forget", "restore", "erase", "curve", "report")
 INTRODUCTION = """# The command line
 
 What `excise --help` and the help of each command say. This page is generated: `python docs/render_cli.py`.

@@ -14,7 +14,7 @@ import pytest
 
 import excise
 from conftest import SMALL, blobs
-from excise import KeyValueClassifier, cli
+from excise import KeyValueClassifier, cli, make_report, write_report
 
 NAMES = np.array(["ant", "bee", "cow", "dog"])
 
@@ -170,6 +170,141 @@ def test_a_curve_of_examples(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert told(capsys, *words, "--codes", "codes")["points"]["masked"][-1] == result["points"]["masked"][-1]
 
 
+# -- the report -------------------------------------------------------------------------------------------------------
+
+
+def without_times(report: Any) -> Any:
+    return json.loads(json.dumps({**report, "times": None}))
+
+
+def test_report_as_typed(folder: Path) -> None:
+    shutil.copy("model", "before")
+    shell("forget", "model", "--class", "cow", "--pairs", "20", "-q")
+    said = shell("report", "model", "test.npz", "--codes", "codes", "-o", "report.html", "-q")
+    lines = said.splitlines()
+    assert lines[0].split() == ["test", "accuracy", "retain", "forget"]
+    assert [line[:36].strip() for line in lines[1:8]] == [
+        *("before", "after", "logit knock-out", "random mask", "frequency-matched mask"),
+        *("exact re-fit", "exact re-fit, another order"),
+    ]
+    assert "forgotten                  cow" in said
+    assert "test examples              60 retained, 20 forgotten" in said
+    assert "masked                     20 of 320 pairs (6.2%)" in said
+    assert "request 1, by activations  0 multiply-adds, codes or activations kept" in said
+    assert "what was forgotten is      hidden" in said
+    assert "not measured               accuracy.oracle_new_keys: new keys need the training data: pass it as" in said
+    assert lines[-1] == "report                     report.html"
+    assert "Class cow forgotten" in Path("report.html").read_text()
+    shell("erase", "model", "-q")
+    said = shell("report", "model", "test.npz", "-q")
+    assert "what was forgotten is      erased" in said
+    assert "accuracy.knock_out" in said
+    assert "pass the model before as before" in said
+    assert "report                     -o FILE writes all of it" in said
+    said = shell("report", "model", "test.npz", "--before", "before", "-o", "report.md", "-q")
+    assert "logit knock-out" in said
+    assert Path("report.md").read_text().startswith("# Class cow forgotten")
+
+
+def test_a_report_is_the_librarys(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, test, cows = np.load("train.npz"), np.load("test.npz"), np.load("cows.npy")
+    np.save("train-x.npy", train["X"])
+    Path("train-y.txt").write_text("\n".join(train["y"]))
+    shutil.copy("model", "before")
+    told(capsys, "forget", "model", "--class", "cow", "--pairs", "20")
+    model, before = excise.load("model"), excise.load("before")
+    coded = excise.load("model")
+    coded.load_training_codes("codes")
+    fitted = {"train": (train["X"], train["y"])}
+    for words, subject, options in (
+        ([], model, {}),
+        (["--before", "before", "--seed", "3"], model, {"before": before, "random_state": 3}),
+        (["--codes", "codes", "--backbone-macs", "4,000"], coded, {"backbone_macs": 4000}),
+        (["--train", "train.npz"], model, fitted),
+        (["--train", "train-x.npy", "--train-labels", "train-y.txt"], model, fitted),
+        (["--forget-set", "cows.npy"], model, {"forget_set": cows}),
+    ):
+        expected = make_report(subject, test["X"], test["y"], **options)
+        report = told(capsys, "report", "model", "test.npz", "-o", "report.json", *words)
+        assert report == json.loads(Path("report.json").read_text())
+        assert without_times(report) == without_times(expected)
+    write_report(report, "again.json")
+    assert Path("again.json").read_bytes() == Path("report.json").read_bytes()
+    assert not list(folder.glob("*.html"))
+
+
+def test_a_report_of_a_model_without_a_log_ranks_a_forget_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = blobs(240, classes=4)
+    KeyValueClassifier(**SMALL | {"pairs": 40, "keep_activations": False}).fit(X, NAMES[y]).save("bare")
+    told(capsys, "forget", "bare", "--class", "cow", "--features", "cows.npy")
+    assert told(capsys, "report", "bare", "test.npz")["curve"] is None
+    curve = told(capsys, "report", "bare", "test.npz", "--forget-set", "cows.npy")["curve"]
+    assert curve["ranked_by"] == "the forget set given"
+
+
+def test_reports_of_forgotten_rows_name_no_class(folder: Path) -> None:
+    shell("forget", "model", "--rows", "3,17", "--by", "exact", "--codes", "codes", "-q")
+    said = shell("report", "model", "test.npz", "--codes", "codes", "-q")
+    assert "forgotten              single training examples" in said
+    assert "test examples          80 retained, 0 forgotten" in said
+
+
+def test_progress_of_a_report_goes_to_standard_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "forget", "model", "--class", "cow")
+    assert cli.main(["report", "model", "test.npz", "--codes", "codes", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["format"] == "excise-report"
+    assert "report" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["test.npz", "-o", "report.txt"], "cannot write a report to report.txt: its name must end in one of .json, "),
+        (["test.npz", "-o", "nowhere/report.html"], "cannot write nowhere/report.html: the folder"),
+        (["cows.npy"], "cows.npy holds no labels: give a file of them with --labels"),
+        (["test.npz", "--train", "cows.npy"], "cows.npy holds no labels: give a file of them with --train-labels"),
+        (["test.npz", "--train-labels", "y.txt"], "--train-labels needs --train, the features that these labels"),
+        (["wide.npz"], "wide.npz has features of size 7 and forgetful was trained on size 6"),
+        (["test.npz", "--train", "wide.npz"], "wide.npz has features of size 7 and forgetful was trained on size 6"),
+        (["test.npz", "--forget-set", "wide.npz"], "wide.npz has features of size 7 and forgetful was trained on"),
+        (["ants.npz"], "X has no example of class 'cow', which was forgotten: a report needs test examples of all"),
+        (["test.npz", "--before", "other"], "before is another model: it must have the classes and the layout of the"),
+        (["test.npz", "--before", "test.npz"], "test.npz is "),
+        (["test.npz", "--codes", "other-codes"], "other-codes holds the training codes of another model"),
+        (["test.npz", "--backbone-macs", "0"], ""),
+        (["test.json", "-o", "test.json"], "test.json is both read and written: choose another name for the output"),
+        (["test.npz", "--x-name", "X", "--y-name", "z"], "test.npz has no "),
+    ],
+)
+def test_a_report_that_cannot_be_is_one_line(
+    words: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(capsys, "forget", "model", "--class", "cow", "-o", "forgetful")
+    X, y = blobs(240, classes=4)
+    np.savez("wide.npz", X=np.zeros((8, 7), np.float32), y=NAMES[np.arange(8) % 4])
+    np.savez("ants.npz", X=X[y == 0], y=NAMES[y[y == 0]])
+    shutil.copy("test.npz", "test.json")
+    other = KeyValueClassifier(**SMALL | {"pairs": 39, "random_state": 5}).fit(X, NAMES[y])
+    other.save("other")
+    other.save_training_codes("other-codes")
+    if "0" in words:
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["report", "forgetful", *words])
+        assert stopped.value.code == 2
+        assert "'0' is not a whole number of at least 1" in capsys.readouterr().err
+        return
+    assert refused(capsys, "report", "forgetful", *words).startswith(sentence)
+
+
+def test_without_a_request_there_is_no_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "report", "model", "test.npz", "-o", "report.html")
+    assert said == "there is nothing to report: no request is in force; forget something first"
+
+
+# -- misuse -----------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -189,6 +324,21 @@ def test_a_curve_of_examples(folder: Path, capsys: pytest.CaptureFixture[str]) -
             ["forget", "model", "--class", "cow", "--held-out-labels", "y.npy"],
             "--held-out-labels needs --held-out, the",
         ),
+        (
+            ["forget", "model", "--class", "cow", "--features", "train.npz", "-o", "train.npz"],
+            "train.npz is both read and written: choose another name for the output",
+        ),
+        (
+            ["forget", "model", "--class", "cow", "--held-out", "test.npz", "-o", "test.npz"],
+            "test.npz is both read and written",
+        ),
+        (
+            ["curve", "model", "cows.npy", "--class", "cow", "--labels", "y.csv", "-o", "y.csv"],
+            "y.csv is both read and written",
+        ),
+        (["train", "train.npz", "-o", "new", "--codes-out", "train.npz"], "train.npz is both read and written"),
+        (["train", "train.npz", "-o", "new", "--codes-out", "nowhere/codes"], "cannot write nowhere/codes: the folder"),
+        (["train", "train.npz", "-o", "new", "--codes-out", "./new"], "new cannot be both the model and its codes"),
         (["restore", "model", "1"], "there is no request 1: the model's requests are none"),
         (["erase", "model"], "there is nothing to erase: no request is in force; forget something first"),
         (["curve", "model", "test.npz", "--class", "cow", "-o", "curve.txt"], "cannot write curve.txt: its name must"),
@@ -199,6 +349,7 @@ def test_a_curve_of_examples(folder: Path, capsys: pytest.CaptureFixture[str]) -
 def test_misuse_is_one_line_and_no_file_changes(
     words: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("y.csv").write_text("cow\n" * 60)
     said = refused(capsys, *words)
     if "model is a model" not in sentence:
         assert said.startswith(sentence)

@@ -590,6 +590,14 @@ def test_misuse_is_one_sentence_and_changes_nothing(
     assert model.__dict__ == before
 
 
+def test_labels_of_another_kind_are_one_sentence(model: KeyValueClassifier) -> None:
+    numbered = KeyValueClassifier(**SMALL).fit(X, Y)
+    with pytest.raises(InputError, match="y has '0', and the model's labels are as 0: pass labels of that kind"):
+        numbered.forgetting_curve(X, Y.astype(str), "3")
+    with pytest.raises(InputError, match="the model knows no class 'caat': did you mean 'cat'"):
+        model.forgetting_curve(X, np.full(len(X), "caat"), "cat")
+
+
 def test_without_a_log_or_codes_data_is_asked_for(model: KeyValueClassifier) -> None:
     bare = copy.copy(fitted(keep_activations=False))
     for by, sentence in (

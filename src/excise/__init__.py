@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from excise.errors import ExciseError, InputError, MissingExtraError, ModelFileError
     from excise.estimator import KeyValueClassifier
     from excise.presets import PRESETS
+    from excise.report import make_report
+    from excise.report_page import write_report
     from excise.storage import load
     from excise.unlearning import forgetting_curve
 
@@ -22,6 +24,8 @@ _HOMES = {
     "ModelFileError": "errors",
     "forgetting_curve": "unlearning",
     "load": "storage",
+    "make_report": "report",
+    "write_report": "report_page",
 }
 
 __all__ = [
@@ -33,6 +37,8 @@ __all__ = [
     "ModelFileError",
     "forgetting_curve",
     "load",
+    "make_report",
+    "write_report",
 ]
 
 

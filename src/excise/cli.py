@@ -1,4 +1,4 @@
-"""The shell's door: `excise demo | train | evaluate | predict | info`, and the verbs of forgetting."""
+"""The shell's door: `excise demo | train | evaluate | predict | info`, and the verbs of forgetting and reporting."""
 
 import argparse
 import inspect
@@ -42,6 +42,7 @@ from excise.cli_parts import (
     one_line,
     seed_or_none,
 )
+from excise.cli_report import add_report
 from excise.errors import ExciseError, InputError, ModelFileError
 from excise.estimator import SOLVERS, VALUE_INITS, KeyValueClassifier, check_parameters
 from excise.evaluation import evaluate, label_indices, training_accuracy
@@ -141,7 +142,12 @@ def run_train(args: argparse.Namespace) -> Result:
     """Train a model on a file of features and write it."""
     model = KeyValueClassifier(**_parameters(args))
     check_parameters(model.get_params(deep=False))
-    check_output(args.out, args.features, args.labels, args.validation, args.validation_labels)
+    inputs = (args.features, args.labels, args.validation, args.validation_labels)
+    check_output(args.out, *inputs)
+    if args.codes_out is not None:
+        check_output(args.codes_out, *inputs)
+        if Path(args.codes_out).resolve() == Path(args.out).resolve():
+            raise InputError(f"{args.out} cannot be both the model and its codes: choose another name for --codes-out")
     check_names(args, (args.features, args.labels), (args.validation, args.validation_labels))
     x, y, names = labelled(args.features, args.labels, args)
     _check_batch(args.features, len(x), model.batch_size)
@@ -340,6 +346,7 @@ def build_parser() -> argparse.ArgumentParser:
   excise evaluate model.safetensors test.npz
   excise predict model.safetensors new.npy -o labels.csv
   excise forget model.safetensors --class cat         undo: excise restore; final: excise erase
+  excise report model.safetensors test.npz -o report.html
 
 Results go to standard output, progress and errors to standard error.
 Exit codes: 0 done, 2 something to correct (one line says what), 130 interrupted,
@@ -348,7 +355,7 @@ Exit codes: 0 done, 2 something to correct (one line says what), 130 interrupted
     version = f"excise {__version__} (kernels: {kernels.BACKEND})"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    forgetting = (add_forget, add_restore, add_erase, add_curve)
+    forgetting = (add_forget, add_restore, add_erase, add_curve, add_report)
     for add in (_add_demo, _add_train, _add_evaluate, _add_predict, _add_info, *forgetting):
         add(commands)
     return parser

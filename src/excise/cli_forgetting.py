@@ -23,6 +23,7 @@ from excise.cli_parts import (
     check_names,
     check_output,
     check_width,
+    count,
     feature_names,
     labelled,
     load_model,
@@ -36,6 +37,7 @@ from excise.storage import model_bytes, save
 from excise.unlearning import METHODS
 
 CURVE_FORMATS = (".csv", ".json", ".npz")
+INPUTS = ("codes", "features", "labels", "held_out", "held_out_labels")  # that no model may be written over
 CURVE_ROWS = 16  # that are printed; a file has every size
 
 
@@ -84,6 +86,8 @@ def run_erase(args: argparse.Namespace) -> Result:
     """Make all requests final and write the model, and the file of codes without what was forgotten."""
     model, out = _opened(args)
     before = os.path.getsize(args.model)
+    if args.codes is not None:
+        check_writable(args.codes)
     records = model.erase()
     save(model, out)
     if args.codes is not None:
@@ -105,7 +109,7 @@ def run_curve(args: argparse.Namespace) -> Result:
     if args.codes is not None:
         model.load_training_codes(args.codes)
     if args.out is not None:
-        check_output(args.out, args.features, args.model)
+        check_output(args.out, args.features, args.labels, args.model, args.codes, args.forget_set)
         if Path(args.out).suffix.lower() not in CURVE_FORMATS:
             raise InputError(f"cannot write {args.out}: its name must end in one of {', '.join(CURVE_FORMATS)}")
     x, y, _ = labelled(args.features, args.labels, args, feature_names(model))
@@ -284,7 +288,7 @@ def add_restore(commands: Any) -> None:
         "excise restore model.safetensors 1",
     )
     add_model(command)
-    command.add_argument("id", type=_count, metavar="REQUEST", help="its number, which `excise info` shows")
+    command.add_argument("id", type=count, metavar="REQUEST", help="its number, which `excise info` shows")
     command.add_argument("--codes", metavar="FILE", help="training codes, needed where exact requests came after it")
     _add_out(command)
     add_threads(command)
@@ -346,14 +350,7 @@ def _add_out(command: argparse.ArgumentParser) -> None:
 
 
 def _auto_or_count(text: str) -> Any:
-    return text if text == "auto" else _count(text)
-
-
-def _count(text: str) -> int:
-    digits = text.replace(",", "").replace("_", "")
-    if not re.fullmatch("[0-9]{1,12}", digits) or not int(digits):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(digits)
+    return text if text == "auto" else count(text)
 
 
 def _rows(text: str) -> list[int]:
@@ -369,7 +366,7 @@ def _opened(args: argparse.Namespace) -> tuple[KeyValueClassifier, str]:
     """The model, with its codes if they were named, and where it will be written; refused where that cannot be."""
     out = args.model if args.out is None else args.out
     if args.out is not None:
-        check_output(out, args.codes)
+        check_output(out, *(vars(args).get(name) for name in INPUTS))
     model = load_model(args)
     check_writable(out, model_bytes(model.bottleneck_.axes), ModelFileError)
     if args.codes is not None:

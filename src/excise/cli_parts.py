@@ -81,10 +81,18 @@ def add_threads(command: argparse.ArgumentParser) -> None:
 
 def thread_count(text: str) -> int:
     """What --threads takes."""
-    count = int(text) if re.fullmatch("-?[0-9]{1,9}", text) else 0
-    if not count:
+    threads = int(text) if re.fullmatch("-?[0-9]{1,9}", text) else 0
+    if not threads:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of threads: use 1 or more, or -1 for all cores")
-    return count
+    return threads
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1; commas between its digits are welcome."""
+    digits = text.replace(",", "").replace("_", "")
+    if not re.fullmatch("[0-9]{1,15}", digits) or not int(digits):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(digits)
 
 
 def number_or_none(annotation: Any) -> Callable[[str], Any]:

@@ -315,8 +315,11 @@ class Planning:
         try:
             targets = np.array([index[name] for name in y.tolist()], np.int64)
         except KeyError as error:
-            self._label(error.args[0])  # says what is known
-            raise
+            label, first = error.args[0], self.classes_.tolist()[0]
+            self._label(label)  # says what is known
+            raise InputError(
+                f"y has {label!r}, and the model's labels are as {first!r}: pass labels of that kind"
+            ) from None
         missing = self.classes_[[label for label in labels if not (targets == label).any()]].tolist()
         if missing and not known:
             raise InputError(f"the forget set has no example of class {missing[0]!r}: pass some, or leave X out")
@@ -341,7 +344,10 @@ class Planning:
             selected, counts = _summed(self._logs(labels))
             ranking = rank_by_activations(selected, counts, 0, self._others(selected, counts))
         live = ~self._mask_in_force().reshape(-1)[ranking.pairs]
-        return ranking if live.all() else replace(ranking, pairs=ranking.pairs[live], counts=ranking.counts[live])
+        if live.all():
+            return ranking
+        others = None if ranking.others is None else ranking.others[live]
+        return replace(ranking, pairs=ranking.pairs[live], counts=ranking.counts[live], others=others)
 
     def _training_codes_of(self, labels: list[int]) -> Array | None:
         """Codes of the training examples of some classes, where they are in memory."""
