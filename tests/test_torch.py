@@ -581,6 +581,250 @@ def test_an_untrained_module_gives_labels_from_zero():
     assert ready().to_classifier().classes_.tolist() == list(range(V))
 
 
+# -- forgetting -------------------------------------------------------------------------------------------------------
+
+
+SET = [{}, {"by": "examples", "random_state": 0}, {"pairs": 9}, {"held_out": True, "retain_budget": 1}]
+
+
+def twins(device, **options):
+    """A classifier, a module made from it, and features and labels that both may read."""
+    y = np.arange(60) % 3
+    x = features(60).numpy() + 4 * features(3, seed=5).numpy()[y]
+    y = np.array(["cat", "dog", "emu"])[y]
+    options = {**LAYOUT, "pairs": 48, "key_epochs": 2, "epochs": 3, "batch_size": 16, "random_state": 0, **options}
+    classifier = KeyValueClassifier(**options).fit(x, y)
+    return classifier, KeyValueBottleneck.from_classifier(classifier, device), x, y
+
+
+def plain(request):
+    return {**request.to_dict(), "milliseconds": None}
+
+
+@pytest.mark.parametrize("from_features", [False, True])
+@pytest.mark.parametrize("options", SET)
+def test_a_module_masks_what_its_classifier_would(device, options, from_features):
+    if options.get("by") == "examples" and not from_features:
+        pytest.skip("a module holds no training codes")
+    classifier, module, x, y = twins(device, top_k=2)
+    dogs = x[y == "dog"] if from_features else None
+    tensor = None if dogs is None else torch.tensor(dogs, device=device)
+    held = options.get("held_out") and {"held_out": (torch.tensor(x, device=device), y)}
+    expected = classifier.forget("dog", dogs, **options | ({"held_out": (x, y)} if held else {}))
+    request = module.forget("dog", tensor, **options | (held or {}))
+    np.testing.assert_array_equal(module.mask.cpu().numpy(), classifier.mask)
+    assert plain(request) == plain(expected)
+    assert [plain(r) for r in module.requests] == [plain(r) for r in classifier.requests_]
+    assert module.budget() == classifier.budget()
+    assert module.mask.any()
+
+
+def test_labels_and_leading_axes_are_those_of_any_tensor(device):
+    classifier = ready(device).to_classifier()
+    x, y = features(40), torch.arange(40) % V
+    classifier.forget([1, 3], x.numpy(), y.numpy(), pairs=12)
+    module = ready(device)
+    request = module.forget(torch.tensor([1, 3]), x.reshape(4, 10, F).to(device), y.reshape(4, 10).to(device), pairs=12)
+    np.testing.assert_array_equal(module.mask.cpu().numpy(), classifier.mask)
+    assert request.classes == [1, 3]
+    assert module.forget(torch.tensor(4), x[y == 4], pairs=2).classes == [4]
+
+
+def test_restore_gives_back_every_bit(device):
+    _, module, x, _ = twins(device)
+    x = torch.tensor(x, device=device)
+    expected = [module(x).detach()]
+    for label in ("cat", "dog"):
+        module.forget(label, pairs=9)
+        expected.append(module(x).detach())
+    assert not torch.equal(expected[0], expected[1])
+    module.restore(2)
+    assert torch.equal(module(x), expected[1])
+    module.restore(1)
+    assert torch.equal(module(x), expected[0])
+    assert not module.mask.any()
+    assert [request.state for request in module.requests] == ["restored", "restored"]
+
+
+def test_a_mask_set_by_hand_takes_the_place_of_the_requests(device):
+    module = twins(device)[1]
+    module.forget("cat", pairs=9)
+    by_hand = torch.rand(C, 48, generator=torch.Generator().manual_seed(0)) < 0.2
+    module.set_mask(by_hand)
+    assert module.requests == ()
+    request = module.forget("dog", pairs=5)
+    assert torch.equal(module.mask.cpu() & by_hand, by_hand)
+    assert request.masked == 5 == int((module.mask.cpu() & ~by_hand).sum())
+    classifier = module.to_classifier()
+    module.restore(request.id)
+    assert torch.equal(module.mask.cpu(), by_hand)
+    np.testing.assert_array_equal(classifier.mask.sum(), by_hand.sum() + 5)  # it shares nothing with the module
+    classifier.restore(request.id)
+    np.testing.assert_array_equal(classifier.mask, by_hand.numpy())
+
+
+def test_erasing_zeroes_in_place_and_changes_no_prediction(device):
+    _, module, x, _ = twins(device)
+    x, parameter = torch.tensor(x, device=device), module.values
+    module.forget("cat", pairs=20)
+    expected, mask = module(x).detach(), module.mask.clone()
+    assert module.keys[mask].any()
+    (request,) = module.erase()
+    assert request.state == "erased"
+    assert module.values is parameter
+    assert not module.keys[mask].any()
+    assert not module.values[mask].any()
+    assert module.values[~mask].any()
+    assert torch.equal(module(x), expected)
+    assert len(module.to_classifier().activations_.of(0)[0]) == 0
+    module.set_mask(None)
+    assert torch.equal(module.mask, mask)  # what is gone stays masked
+    with pytest.raises(InputError, match="request 1 was erased"):
+        module.restore(1)
+
+
+def test_an_erased_module_is_saved_as_its_classifier(device, tmp_path):
+    module = twins(device)[1]
+    module.forget("cat", pairs=20)
+    module.erase()
+    module.forget("dog", pairs=5)
+    module.to_classifier().save(tmp_path / "model")
+    other = KeyValueBottleneck.from_classifier(load(tmp_path / "model"), device)
+    assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in other.state_dict().items())
+    assert [plain(r) for r in other.requests] == [plain(r) for r in module.requests]
+
+
+def test_the_state_dict_has_the_mask_alone(device):
+    _, module, x, _ = twins(device)
+    x = torch.tensor(x, device=device)
+    module.forget("cat", pairs=9)
+    assert sorted(module.state_dict()) == ["keys", "keys_initialized", "mask", "projection", "values"]
+    other = KeyValueBottleneck(F, 3, **LAYOUT | {"pairs": 48}, device=device)
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(other(x), module(x))
+    assert other.requests == ()
+    request = other.forget(1, x[:3], pairs=4)
+    other.restore(request.id)
+    assert torch.equal(other(x), module(x))
+
+
+def test_what_was_known_is_not_about_other_keys(device):
+    module = twins(device)[1]
+    before = copy.deepcopy(module.state_dict())
+    module.forget("cat", pairs=9)
+    other = twins(device, random_state=1)[1]
+    module.load_state_dict(other.state_dict())
+    assert module.requests == ()
+    with pytest.raises(InputError, match="this model kept no log of activations"):
+        module.forget("cat")
+    module.load_state_dict(before)
+    module.forget("cat", pairs=9)
+    module.erase()
+    module.load_state_dict(before)  # of a time when nothing was erased
+    module.set_mask(None)
+    assert not module.mask.any()
+    assert module.requests == ()
+    assert module.to_classifier().erased_ is None
+
+
+def test_values_trained_after_forgetting_stay(device):
+    _, module, x, _ = twins(device)
+    x = torch.tensor(x, device=device)
+    request = module.forget("cat", pairs=9)
+    with torch.no_grad():
+        module.values.add_(1)
+    module.restore(request.id)
+    fresh = twins(device)[1]
+    torch.testing.assert_close(module(x), fresh(x) + 1)
+
+
+def test_a_module_without_a_classifier_forgets_by_number(device):
+    module, x = ready(device), features(device=device)
+    request = module.forget(0, x[:8], pairs=6)
+    assert (request.classes, request.masked) == ([0], 6)
+    with pytest.raises(InputError, match="this model kept no log of activations"):
+        module.forget(1)
+    with pytest.raises(InputError, match="the model knows no class 'cat'"):
+        module.forget("cat", x)
+    classifier = module.to_classifier(classes=list("abcde"))
+    assert classifier.requests_[0].classes == ["a"]
+    assert classifier.n_jobs is None
+    classifier.restore(1)
+    assert not classifier.mask.any()
+
+
+def test_forgetting_leaves_the_classifiers_parameters(device):
+    classifier, module, _, _ = twins(device)
+    module.forget("cat", pairs=9)
+    assert module.to_classifier().get_params() == classifier.get_params()
+
+
+def test_names_of_features_are_kept_and_not_asked_for(device):
+    pandas = pytest.importorskip("pandas")
+    x = features(60)
+    frame = pandas.DataFrame(x.numpy(), columns=list("uvwxyz"))
+    classifier = KeyValueClassifier(**LAYOUT, key_epochs=1, epochs=2, batch_size=16).fit(frame, np.arange(60) % 3)
+    module = KeyValueBottleneck.from_classifier(classifier, device)
+    module.forget(1, x[:9].to(device), pairs=3)  # and no warning
+    assert module.to_classifier().feature_names_in_.tolist() == list("uvwxyz")
+
+
+def test_the_curve_is_the_classifiers(device):
+    classifier, module, x, y = twins(device)
+    dogs = x[y == "dog"]
+    for options in ({}, {"by": "examples", "random_state": 0, "forget_set": dogs}, {"forget_set": dogs}):
+        expected = classifier.forgetting_curve(x, y, "dog", **options)
+        options = {k: torch.tensor(v, device=device) if k == "forget_set" else v for k, v in options.items()}
+        curve = module.forgetting_curve(torch.tensor(x, device=device), y, "dog", **options)
+        assert curve.to_dict() == expected.to_dict()
+
+
+def test_copies_forget_apart(device):
+    _, module, x, _ = twins(device)
+    x = torch.tensor(x, device=device)
+    expected = module(x).detach()
+    module.forget("cat", pairs=9)
+    masked = module(x).detach()
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(other(x), masked)
+        assert [plain(r) for r in other.requests] == [plain(r) for r in module.requests]
+        other.restore(1)
+        assert torch.equal(other(x), expected)
+        assert torch.equal(module(x), masked)
+
+
+def test_exact_forgetting_is_the_classifiers(device):
+    classifier, module, x, y = twins(device)
+    with pytest.raises(InputError, match="by='exact' would train the values again, and a module leaves training to"):
+        module.forget("cat", x, y, by="exact")
+    classifier.forget("cat", by="exact")
+    module = KeyValueBottleneck.from_classifier(classifier, device)
+    assert module.requests[0].state == "exact"
+    with pytest.raises(InputError, match="request 1 trained the values again, and a module leaves its values to you"):
+        module.restore(1)
+    with torch.no_grad():
+        module.values.add_(1)
+    with pytest.raises(InputError, match="request 1 cannot be restored: the values were trained on since"):
+        module.to_classifier().restore(1)
+
+
+def test_a_refused_request_changes_nothing(device):
+    module = twins(device)[1]
+    module.forget("cat", pairs=9)
+    mask = module.mask.clone()
+    for use in (
+        lambda: module.forget("cat"),
+        lambda: module.forget("dog", pairs=9999),
+        lambda: module.forget("dog", torch.ones(4, F + 1)),
+        lambda: module.forget(["dog", "emu"]),
+        lambda: module.restore(7),
+    ):
+        with pytest.raises(InputError):
+            use()
+        assert torch.equal(module.mask, mask)
+        assert len(module.requests) == 1
+
+
 # -- errors that teach ------------------------------------------------------------------------------------------------
 
 

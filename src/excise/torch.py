@@ -8,8 +8,10 @@ torch operations in chunks; sums are rounded in another order there, so a near t
 
 import copy
 import numbers
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ __all__ = ["KeyValueBottleneck"]
 Seed = int | torch.Generator | None
 # What a classifier knows beside its arrays. How its values were trained is not among it: here anyone may train them.
 FITTED = ("classes_", "n_features_in_", "feature_names_in_", "history_")
+_NO_VALUES = np.zeros((1, 1, 0), np.float32)
 FORGETTING = ("activations_", "requests_", "base_mask_", "erased_")
 
 
@@ -100,7 +103,8 @@ class KeyValueBottleneck(nn.Module):
         if not dtype.is_floating_point:
             raise InputError(f"dtype is {dtype}: values need a floating-point type")
         self.features, self.top_k, self.decoder, self.chunk_bytes = features, top_k, decoder, chunk_bytes
-        self._template: KeyValueClassifier | None = None  # where the module came from
+        self._template: KeyValueClassifier | None = None  # where the module came from, and what it forgot
+        self._template_keys: int | None = None  # a checksum of the keys that its log and requests are about
         self._prepared: dict[str, Any] = {}
         self._prepared_for: tuple[Tensor, ...] = ()
         self._prepared_state: list[Any] = []
@@ -187,7 +191,7 @@ class KeyValueBottleneck(nn.Module):
     def _search_with_kernels(self, rows: Tensor) -> Tensor:
         prepared = self._current()
         if "bottleneck" not in prepared:
-            prepared["bottleneck"] = self._frozen_arrays(self.keys.numpy()[..., :0])  # codes need no values
+            prepared["bottleneck"] = self._frozen_arrays(_NO_VALUES)  # codes need none
         memory = max(1.0, self.chunk_bytes / 2**20)
         codes = prepared["bottleneck"].codes(rows.numpy(), threads=torch.get_num_threads(), working_memory=memory)
         return torch.from_numpy(codes.astype(np.int32))
@@ -269,12 +273,15 @@ class KeyValueBottleneck(nn.Module):
         return keys
 
     def set_mask(self, mask: Tensor | Array | None) -> None:
-        """Forbid the pairs where `mask` (c, m) is True, and only those; None forbids none."""
+        """Forbid the pairs where `mask` (c, m) is True, and only those and what was erased; None forbids none."""
         shape = tuple(self.mask.shape)
         if not isinstance(mask, Tensor):
             mask = torch.zeros(shape, dtype=torch.bool) if mask is None else torch.tensor(mask)
         if mask.shape != shape or mask.dtype != torch.bool:
             raise InputError(f"the mask is {mask.dtype} {tuple(mask.shape)}: it must be bool {shape}, True = masked")
+        erased = None if self._template is None else self._template.erased_
+        if erased is not None and self._template_keys == _checksum(self._frozen_arrays(_NO_VALUES)):
+            mask = mask.cpu() | torch.tensor(erased)
         self.mask.copy_(mask)
 
     # -- to and from the classifier -----------------------------------------------------------------------------------
@@ -293,7 +300,9 @@ class KeyValueBottleneck(nn.Module):
                 tensor.copy_(torch.tensor(array))
         module.set_mask(b.mask)
         module.keys_initialized.fill_(True)
-        module._template = _unfitted_copy(classifier)
+        template = _unfitted_copy(classifier)
+        template.requests_ = tuple(replace(r, before=None, losses=None) for r in classifier.requests_)
+        module._template, module._template_keys = template, _checksum(b)
         return module.to(torch.empty(0, device=device).device)
 
     def to_classifier(self, classes: Any = None, **params: Any) -> KeyValueClassifier:
@@ -316,17 +325,30 @@ class KeyValueBottleneck(nn.Module):
                 raise InputError(f"{name} is {params[name]!r}: the module was built with {value!r}")
         classifier = KeyValueClassifier() if self._template is None else _unfitted_copy(self._template)
         classifier.set_params(**params)
-        classifier.classes_ = self._labels(classes, getattr(classifier, "classes_", np.arange(v)))
+        known = getattr(classifier, "classes_", np.arange(v))
+        classifier.classes_ = self._labels(classes, known)
         classifier.n_features_in_ = self.features
         classifier.history_ = getattr(classifier, "history_", [])
         values = self.values.detach().cpu().to(torch.float32).numpy()
         classifier.bottleneck_ = self._frozen_arrays(values)
-        known = mask_in_force(classifier.base_mask_, classifier.requests_, (c, m))
-        if not np.array_equal(classifier.mask, np.zeros((c, m), bool) if known is None else known):
+        self._recall(classifier, dict(zip(known.tolist(), classifier.classes_.tolist(), strict=True)))
+        return classifier
+
+    def _recall(self, classifier: KeyValueClassifier, names: dict[Any, Any]) -> None:
+        """What the module was asked to forget, as far as its keys and its mask still say so."""
+        mask, erased = classifier.mask, classifier.erased_
+        loaded = self._template_keys is not None and self._template_keys != _checksum(classifier.bottleneck_)
+        if loaded or (erased is not None and not mask[erased].all()):
+            # Other keys were loaded or drawn, or those of before `erase`: what was known is not about them.
+            classifier.activations_ = classifier.erased_ = classifier.base_mask_ = None
+            classifier.requests_ = ()
+        requests = tuple(replace(r, classes=[names[label] for label in r.classes]) for r in classifier.requests_)
+        known = mask_in_force(classifier.base_mask_, requests, mask.shape)
+        if not np.array_equal(mask, np.zeros(mask.shape, bool) if known is None else known):
             # The mask was set by hand: it is nobody's request, and takes the place of those that masked.
             classifier.base_mask_ = classifier.bottleneck_.mask
-            classifier.requests_ = tuple(r for r in classifier.requests_ if r.state != "masked")
-        return classifier
+            requests = tuple(r for r in requests if r.state != "masked")
+        classifier.requests_ = requests
 
     # -- forgetting ---------------------------------------------------------------------------------------------------
 
@@ -338,22 +360,31 @@ class KeyValueBottleneck(nn.Module):
     def forget(self, classes: Any = None, x: Any = None, y: Any = None, **options: Any) -> Request:
         """Mask what `classes` (labels, else numbers of values) activate: `KeyValueClassifier.forget` on this mask.
 
-        `x` are features (n, f) of the forget set and `y` their labels, tensors or arrays; a module made from a
-        classifier may leave them out, for its log of activations. by='exact' is refused: training values is yours.
+        `x` are features (..., f) of the forget set and `y` their labels (...), arrays or tensors on any device, coded
+        on the CPU; a module made from a classifier may leave them out, for its log of activations. by='exact' is
+        refused: training values is yours.
         """
         if options.get("by") == "exact":
             raise InputError(
                 "by='exact' would train the values again, and a module leaves training to you: draw new values and "
                 "train them without the forget set, or use KeyValueClassifier"
             )
+        if isinstance(options.get("held_out"), tuple | list) and len(options["held_out"]) == 2:
+            held_x, held_y = options["held_out"]
+            options["held_out"] = (self._rows_of(held_x), _labels_of(held_y))
         classifier = self._working_classifier()
-        request = classifier.forget(classes, self._rows_of(x), _labels_of(y), **options)
+        request = classifier.forget(_labels_of(classes), self._rows_of(x), _labels_of(y), **options)
         self._follow(classifier)
         return request
 
     def restore(self, id: int) -> Request:
-        """Undo one request: values come back bit for bit, as long as nothing trained them meanwhile."""
+        """Undo one request that masked: what the module gives is again what the others alone make of its values."""
         classifier = self._working_classifier()
+        if any(r.id == id and r.state == "exact" for r in classifier.requests_):
+            raise InputError(
+                f"request {id} trained the values again, and a module leaves its values to you: restore it in the "
+                "classifier, and make the module from that"
+            )
         request = classifier.restore(id)
         self._follow(classifier)
         return request
@@ -379,14 +410,23 @@ class KeyValueBottleneck(nn.Module):
         """Accuracy and loss on features x and labels y at every size of a mask, as `KeyValueClassifier` draws it."""
         if options.get("forget_set") is not None:
             options["forget_set"] = self._rows_of(options["forget_set"])
-        return self._working_classifier().forgetting_curve(self._rows_of(x), _labels_of(y), classes, **options)
+        return self._working_classifier().forgetting_curve(
+            self._rows_of(x), _labels_of(y), _labels_of(classes), **options
+        )
 
     def _working_classifier(self) -> KeyValueClassifier:
-        return self._classifier().set_params(n_jobs=torch.get_num_threads())  # type: ignore[no-any-return]
+        classifier: KeyValueClassifier = self._classifier().set_params(n_jobs=torch.get_num_threads())
+        classifier.__dict__.pop("feature_names_in_", None)  # tensors have no names
+        return classifier
 
     def _follow(self, classifier: KeyValueClassifier) -> None:
         """Take over what the verbs changed."""
-        self._template = _unfitted_copy(classifier)
+        template = _unfitted_copy(classifier if self._template is None else self._template)
+        if self._template is None:
+            template.set_params(n_jobs=None)
+        for name in FORGETTING:
+            setattr(template, name, getattr(classifier, name))
+        self._template, self._template_keys = template, _checksum(classifier.bottleneck_)
         self.set_mask(classifier.mask)
 
     def _rows_of(self, x: Any) -> Array | None:
@@ -399,9 +439,9 @@ class KeyValueBottleneck(nn.Module):
         return labels
 
     def _frozen_arrays(self, values: Array) -> Bottleneck:
-        """The arrays as the library's own bottleneck; on the CPU they share their memory with the buffers."""
+        """The arrays as the library's own bottleneck; on the CPU all but the mask share memory with the module."""
         self._check_initialized()
-        mask = self.mask.cpu().numpy() if bool(self.mask.any()) else None
+        mask = self.mask.cpu().numpy().copy() if bool(self.mask.any()) else None  # requests keep it
         return Bottleneck(
             self.projection.cpu().numpy(), self.keys.cpu().numpy(), values, self.top_k, self.decoder, mask
         )
@@ -496,7 +536,12 @@ def _as_array(batch: Any, features: int) -> Array:
 
 
 def _labels_of(y: Any) -> Any:
-    return y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+    """Labels (n,), or a single one, of a tensor or whatever else has them."""
+    if isinstance(y, Tensor):
+        y = y.detach().cpu().numpy()
+    if isinstance(y, np.ndarray):
+        return y.reshape(-1) if y.ndim else y.item()
+    return y
 
 
 def _rebatched(batches: Iterable[Array], size: int) -> Iterator[Array]:
@@ -517,6 +562,12 @@ def _numpy_generator(seed: Seed) -> np.random.Generator:
     if isinstance(seed, torch.Generator):
         return np.random.default_rng(int(torch.randint(2**62, (), generator=seed, device=seed.device)))
     return np.random.default_rng(int(torch.randint(2**62, (), device="cpu")) if seed is None else seed)
+
+
+def _checksum(bottleneck: Bottleneck) -> int:
+    """Of projection and keys: tells when a log of activations is about others."""
+    start = zlib.crc32(np.ascontiguousarray(bottleneck.projection).data)
+    return zlib.crc32(np.ascontiguousarray(bottleneck.keys).data, start)
 
 
 def _unfitted_copy(classifier: KeyValueClassifier) -> KeyValueClassifier:
