@@ -37,6 +37,19 @@ def test_by_activations_the_most_selected_come_first(shape: Any, seed: int) -> N
             assert ranking.first(size).tolist() == expected[:size]
 
 
+@given(st.sampled_from([1, 255, 256, 2**16 - 1, 2**16, 2**20]), st.sampled_from([1, 256, 2**16 - 1, 2**16, 2**20]))
+def test_ties_are_broken_alike_for_counts_of_any_length(most: int, most_of_others: int) -> None:
+    rng = np.random.default_rng(most + most_of_others)
+    counts, others = rng.integers(1, most + 1, 300), rng.integers(0, most_of_others + 1, 300)
+    counts[:9], others[::2] = most, most_of_others
+    pairs = np.sort(rng.permutation(1000)[:300])
+    ranking = rank_by_activations(pairs, counts, 0, others)
+    expected = np.lexsort((pairs, others, -counts))
+    assert ranking.pairs.tolist() == pairs[expected].tolist()
+    assert ranking.others is not None
+    assert ranking.others.tolist() == others[expected].tolist()
+
+
 @given(shapes, st.integers(0, 99))
 def test_by_examples_a_size_masks_what_so_many_select(shape: Any, seed: int) -> None:
     codes, m = drawn(**shape, seed=seed), shape["m"]

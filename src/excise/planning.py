@@ -244,7 +244,10 @@ class Planning:
     def _others(self, pairs: Array, counts: Array) -> Array | None:
         """How often examples that stay select these pairs, as far as the log tells."""
         usage = self._usage()
-        return None if usage is None else np.maximum(usage[pairs].astype(np.int64) - counts, 0)
+        if usage is None:
+            return None
+        found: Array = usage[pairs]
+        return found - np.minimum(found, counts)
 
     def _usage(self) -> Array | None:
         """How often all training examples selected each pair (c*m,), from the log or from training codes in memory."""

@@ -59,9 +59,14 @@ def rank_by_activations(pairs: Array, counts: Array, examples: int, others: Arra
     `pairs` (e,) rise, `counts` (e,) are positive. Ties, which the paper leaves open and which are many, go to the pair
     that examples of other classes select least, `others` (e,), then to the lower pair.
     """
-    order = np.arange(len(pairs)) if others is None else np.argsort(_few_digits(others), kind="stable")
-    behind = _few_digits(counts.max(initial=0) - counts)
-    order = order[np.argsort(behind[order], kind="stable")]
+    behind = counts.max(initial=0) - counts
+    if others is None:
+        order = np.argsort(_few_digits(behind), kind="stable")
+    elif (most := int(others.max(initial=0)) + 1) * (int(behind.max(initial=0)) + 1) < 2**16:  # both in one number
+        order = np.argsort(behind.astype(np.uint16) * np.uint16(most) + others.astype(np.uint16), kind="stable")
+    else:
+        order = np.argsort(_few_digits(others), kind="stable")
+        order = order[np.argsort(_few_digits(behind)[order], kind="stable")]
     others = None if others is None else others[order]
     return Ranking(pairs[order].astype(np.int64), counts[order], "activations", examples, others)
 
