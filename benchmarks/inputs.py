@@ -43,6 +43,11 @@ class Settings:
         """Examples of CIFAR's training side."""
         return self.size(50_000, 512)
 
+    @property
+    def tested(self) -> int:
+        """Examples of CIFAR's test side."""
+        return self.size(10_000, 1000)
+
 
 @dataclass(frozen=True)
 class Codebook:
@@ -66,11 +71,11 @@ def source(settings: Settings, classes: int) -> str:
 def dataset(settings: Settings, classes: int) -> Split:
     """Features and labels of CIFAR-10 or CIFAR-100, or random ones of their shape."""
     if _has_real(settings, classes):
-        return load(f"cifar{classes}-resnet50", settings.shared).head(settings.examples, 1000)
+        return load(f"cifar{classes}-resnet50", settings.shared).head(settings.examples, settings.tested)
     rng = np.random.default_rng(settings.seed)
-    n = settings.examples
-    x = np.abs(rng.standard_normal((n + 1000, settings.size(1024, 32)), dtype=np.float32))
-    y = rng.integers(classes, size=n + 1000)
+    n, tested = settings.examples, settings.tested
+    x = np.abs(rng.standard_normal((n + tested, settings.size(1024, 32)), dtype=np.float32))
+    y = rng.integers(classes, size=n + tested)
     return Split(x[:n], y[:n], x[n:], y[n:])
 
 

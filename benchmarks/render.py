@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.record import ROOT, read_json, say
 
-from benchmarks import full_gradient, nearest, prediction, scaling, value_training
+from benchmarks import forgetting, full_gradient, nearest, prediction, scaling, value_training
 from benchmarks.run import PARTS, RESULTS
 from benchmarks.targets import TARGETS, Target
 from benchmarks.timing import Row
@@ -54,6 +54,20 @@ it exceeds {full_gradient.TOLERANCE:g}, the run stops. scikit-learn's evaluation
 From features to labels. For a batch of one, seconds are the median of single calls. The keys that torch finds are
 compared with ours as above, its logits with those that its codes stand for: *difference*, relative to the largest; if
 it exceeds {prediction.TOLERANCE:g}, the run stops.
+""",
+    "forgetting": f"""
+The models are trained for two epochs only: how well they predict changes no speed. One class of all is forgotten; rates
+are of requests. *From logs* is `forget(label)` on a model with its log of activations. The peers forget exactly, as
+`forget(label, by="exact")` or by torch, whose steps all cost the same; or approximately, by one epoch of a linear head
+on the cached features of what is retained. An exact re-fit takes {forgetting.EPOCHS[10]} epochs with 10 classes, where
+the preset has more, and the preset's {forgetting.EPOCHS[100]} with 100.
+
+The curve's peers predict all test examples under a mask, keys prepared anew for each; the {forgetting.SIZES} sizes are
+evenly spaced. Right answers at {forgetting.CHECKED} random sizes are compared on {forgetting.EXAMPLES} examples,
+retained and forgotten ones apart: where they differ, the run stops.
+
+Predictions with a share of the pairs masked or erased have their keys prepared. Their ratios above, which are near one,
+are of the best calls.
 """,
     "memory": """
 Peak anonymous memory above inputs and table, `working_memory` at its default. The table is what coding is given, keys
@@ -123,7 +137,7 @@ def targets(result: dict[str, Any]) -> str:
 
 def target_line(target: Target, rows: list[Row]) -> list[str]:
     """One line of the table."""
-    asked = f"{multiple(target.asked)}" if target.peer else f"{target.asked:.0f} MiB"
+    asked = multiple(target.asked) if target.peer else in_words(target.asked, target.quantity)
     peer = {"excise": "excise, top-1"}.get(target.peer or "", target.peer or "at most")
     found = target.measured(rows)
     if found is None:
@@ -132,7 +146,7 @@ def target_line(target: Target, rows: list[Row]) -> list[str]:
     value = target.value(ours, theirs)
     if theirs and "form" in theirs:
         peer += f" ({theirs['form']})"
-    shown = multiple(value) if target.peer else f"{value:.0f} MiB"
+    shown = multiple(value) if target.peer else in_words(value, target.quantity)
     numbers = [amount(ours, target.quantity), amount(theirs, target.quantity) if theirs else ""]
     return [target.what, peer, *numbers, asked, shown, "yes" if target.met(value) else "**no**"]
 
@@ -143,12 +157,21 @@ def multiple(value: float) -> str:
 
 
 def amount(row: Row, quantity: str = "rate") -> str:
+    """A quantity of a row."""
+    return in_words(row[quantity], quantity)
+
+
+def in_words(value: float, quantity: str) -> str:
     """A quantity with its unit."""
     if quantity == "flops":
-        return f"{row['flops'] / 1e9:,.0f} GFLOP/s"
+        return f"{value / 1e9:,.0f} GFLOP/s"
     if quantity == "mib":
-        return f"{row['mib']:,.0f} MiB"
-    return f"{row['rate']:,.0f}/s" if row["rate"] >= 100 else f"{row['rate']:.3g}/s"
+        return f"{value:,.0f} MiB"
+    if quantity == "seconds":
+        return seconds(value)
+    if quantity == "multiply_adds":
+        return f"{value:,.0f}"
+    return f"{value:,.0f}/s" if value >= 100 else f"{value:.3g}/s"
 
 
 def part(result: dict[str, Any], name: str) -> str:

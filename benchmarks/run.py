@@ -1,4 +1,4 @@
-"""Measures speed and memory: `python -m benchmarks.run -o benchmarks/results.json`, about half an hour on two cores."""
+"""Measures speed and memory: `python -m benchmarks.run -o benchmarks/results.json`, about 35 minutes on two cores."""
 
 import argparse
 import os
@@ -13,7 +13,16 @@ import torch
 from experiments.features import SHARED
 from experiments.record import ROOT, provenance, read_json, say, write_json
 
-from benchmarks import full_gradient, key_initialisation, memory, nearest, prediction, scaling, value_training
+from benchmarks import (
+    forgetting,
+    full_gradient,
+    key_initialisation,
+    memory,
+    nearest,
+    prediction,
+    scaling,
+    value_training,
+)
 from benchmarks.inputs import Settings
 from benchmarks.threads import limited
 from benchmarks.timing import Row
@@ -26,6 +35,7 @@ PARTS: dict[str, Callable[[Settings], Iterable[Row]]] = {
     "values": value_training.run,
     "gradient": full_gradient.run,
     "prediction": prediction.run,
+    "forgetting": forgetting.run,
     "memory": memory.run,
     "scaling": scaling.run,
 }

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from benchmarks import full_gradient, key_initialisation, memory, nearest, value_training
+from benchmarks import forgetting, full_gradient, key_initialisation, memory, nearest, value_training
 from benchmarks.timing import Row
 
 TORCH, FAISS, PYPI = "torch, fastest form", "faiss-cpu, best setting", "PyPI package, best block"
@@ -62,6 +62,30 @@ def _nearest(key_dim: int, torch: float, faiss: float, peak: float) -> tuple[Tar
     )
 
 
+def _forgetting(classes: int) -> tuple[Target, ...]:
+    request, refit = forgetting.request_case(classes), forgetting.refit_name(classes)
+    curve, prediction = forgetting.curve_case(classes), forgetting.prediction_case(classes)
+    sizes = f"curve of all sizes, {classes} classes"
+    return (
+        Target(request, request, None, 0.02, "seconds"),
+        Target(f"{request}: multiply-adds", request, None, 0, "multiply_adds"),
+        Target(request, request, refit, 300),
+        Target(request, request, forgetting.HEAD, 10),
+        Target(sizes, curve, forgetting.ONE, 1 / 2),
+        Target(sizes, curve, forgetting.MANY, 20),
+        Target(prediction, prediction, forgetting.BEFORE, 1, "best_rate", subject=forgetting.MASKED),
+        Target(
+            prediction.replace("masked", "erased"),
+            prediction,
+            forgetting.BEFORE,
+            1,
+            "best_rate",
+            None,
+            forgetting.ERASED,
+        ),
+    )
+
+
 _TOP_1, _TOP_10 = nearest.case_name(1, 8), nearest.case_name(10, 8)
 _KEYS = key_initialisation.CASE
 
@@ -80,6 +104,12 @@ TARGETS: tuple[Target, ...] = (
     Target("one epoch of values, 100 classes, top-10", value_training.case_name(100, 10), ADAM, 5),
     Target("full gradient", full_gradient.CASE, "scikit-learn L-BFGS, one evaluation", 10),
     Target("full gradient", full_gradient.CASE, "scikit-learn L-BFGS, one iteration", 10),
+    *_forgetting(10),
+    *(
+        Target("exact re-fit, 10 classes", forgetting.request_case(10), peer, 10, subject=forgetting.refit_name(10))
+        for peer in forgetting.TORCH_REFITS
+    ),
+    *_forgetting(100),
     *(
         Target(f"peak memory of {job.task}, {job.layout}, n = {job.examples:,}", job.case, None, memory.LIMIT, "mib")
         for job in (*memory.IMAGENET, *memory.PAPER)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BASE_MODELS = ROOT / "experiments/results/base_models.json"
 PROBE = ROOT / "experiments/results/linear_probe.json"
 SPEED = ROOT / "benchmarks/results.json"
-SPEED_PARTS = ("nearest", "keys", "values", "gradient", "prediction")
+SPEED_PARTS = ("nearest", "keys", "values", "gradient", "prediction", "forgetting")
 FLOW = ("features", "bottleneck", "forgetting")  # the way of the data; what is not on it follows by name
 BESIDE = {
     "native/": "The kernels in C++17, one file for each instruction set.",

@@ -49,7 +49,7 @@ def test_quick_benchmarks_run_and_render(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     run("benchmarks.run", "--quick", "--threads", "1", "-o", str(results))
     parts = json.loads(results.read_text())["parts"]
-    assert set(parts) >= {"nearest", "keys", "values", "gradient", "prediction", "scaling"}
+    assert set(parts) >= {"nearest", "keys", "values", "gradient", "prediction", "forgetting", "scaling"}
     assert all(part["rows"] for name, part in parts.items() if name != "memory")
     page, figure = tmp_path / "page.md", tmp_path / "figure.png"
     run("benchmarks.render", "-i", str(results), "-o", str(page), "--figure", str(figure))

@@ -136,7 +136,7 @@ class Unlearning(Planning):
         new = copy.copy(self)._take_training(self)
         new._set_requests((*self.requests_, request))
         selected, counts = plan.forget_counts
-        masked = new._mask_in_force().reshape(-1)[selected]
+        masked = new._mask_in_force().reshape(-1).take(selected)
         budget = new.budget()
         request = replace(
             request,

@@ -33,9 +33,6 @@ def measure_budget(mask: Array, activations: Activations | None, forgotten: set[
     return found
 
 
-def _sum(counts: Array) -> int:
-    return int(counts.sum(dtype=np.int64))
-
 
 def warning_of(budget: dict[str, Any], top_k: int) -> str | None:
     """One sentence where quality is about to fall, else None."""

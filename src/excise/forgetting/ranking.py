@@ -66,9 +66,9 @@ def rank_by_activations(pairs: Array, counts: Array, examples: int, others: Arra
         order = np.argsort(behind.astype(np.uint16) * np.uint16(most) + others.astype(np.uint16), kind="stable")
     else:
         order = np.argsort(_few_digits(others), kind="stable")
-        order = order[np.argsort(_few_digits(behind)[order], kind="stable")]
-    others = None if others is None else others[order]
-    return Ranking(pairs[order].astype(np.int64), counts[order], "activations", examples, others)
+        order = order[np.argsort(_few_digits(behind).take(order), kind="stable")]
+    others = None if others is None else others.take(order)  # twice as fast as others[order]
+    return Ranking(pairs.take(order).astype(np.int64), counts.take(order), "activations", examples, others)
 
 
 def rank_codes_by_activations(codes: Array, pairs: int, usage: Array | None = None) -> Ranking:
