@@ -33,7 +33,6 @@ def measure_budget(mask: Array, activations: Activations | None, forgotten: set[
     return found
 
 
-
 def warning_of(budget: dict[str, Any], top_k: int) -> str | None:
     """One sentence where quality is about to fall, else None."""
     if budget["fewest_live"] < top_k:
