@@ -13,6 +13,7 @@ from excise.forgetting.sizes import (
     COVERED_BLINDLY,
     DISPLACED,
     Goal,
+    first_by_counts,
     size_from_counts,
     smallest,
     upper_bound,
@@ -22,6 +23,17 @@ from excise.forgetting.sizes import (
 def ranked(counts: list[int], others: Any) -> Ranking:
     pairs = np.arange(len(counts))
     return rank_by_activations(pairs, np.array(counts, np.uint16), 0, None if others is None else np.array(others))
+
+
+@given(st.integers(0, 60), st.sampled_from([1, 5, 300]), st.sampled_from([None, 0, 1, 5, 2**16]), st.integers(0, 999))
+def test_counting_gives_the_pairs_that_a_ranking_gives(n: int, most: int, of_others: int | None, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pairs, counts = np.sort(rng.permutation(100)[:n]), rng.integers(1, most + 1, n).astype(np.uint16)
+    others = None if of_others is None else rng.integers(0, of_others + 1, n)
+    for total in (0, int(counts.sum()), int(counts.sum()) + rng.integers(1, 10_000)):
+        ranking = rank_by_activations(pairs, counts, 0, others)
+        expected = ranking.first(size_from_counts(ranking, total))
+        assert np.sort(first_by_counts(pairs, counts, others, total)).tolist() == sorted(expected.tolist())
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=40), st.integers(0, 999))

@@ -22,7 +22,7 @@ from excise.forgetting.ranking import (
     rank_codes_by_examples,
 )
 from excise.forgetting.requests import Request, pack, unpack
-from excise.forgetting.sizes import MORE, Goal, choose_size, size_from_counts
+from excise.forgetting.sizes import MORE, Goal, choose_size, first_by_counts, size_from_counts
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,8 @@ class Planning:
     def _plan_from_log(self, labels: list[int], asked: Asked) -> Plan:
         logs = self._logs(labels)
         if asked.size == "auto" and asked.held_out is None and asked.goal == Goal():
-            rankings = [rank_by_activations(*log, 0, self._others(*log)) for log in logs]
             total = self._total_activations()
-            parts = [ranking.first(size_from_counts(ranking, total)) for ranking in rankings]
+            parts = [first_by_counts(*log, self._others(*log), total) for log in logs]
             pairs = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
             return Plan(pairs, len(pairs), _BY_COUNTS, _summed(logs))
         selected, counts = _summed(logs)

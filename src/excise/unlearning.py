@@ -140,7 +140,7 @@ class Unlearning(Planning):
         budget = new.budget()
         request = replace(
             request,
-            covered=float(np.dot(counts.astype(np.float64), masked) / max(1, counts.sum(dtype=np.int64))),
+            covered=float((counts * masked).sum(dtype=np.int64) / max(1, counts.sum(dtype=np.int64))),
             budget=budget,
             warning=warning_of(budget, self.bottleneck_.top_k),
         )

@@ -23,14 +23,16 @@ def measure_budget(mask: Array, activations: Activations | None, forgotten: set[
     }
     if activations is not None:
         flat = mask.reshape(-1)
-        masked = activations.totals[np.flatnonzero(flat)]
-        moved, retained = (int(part.sum(dtype=np.int64)) for part in (masked, activations.totals))
+        moved, retained = _sum(activations.totals * flat), _sum(activations.totals)
         for label in forgotten:
             pairs, counts = activations.of(label)
-            moved -= int(np.dot(counts.astype(np.float64), flat[pairs]))  # exact: far below 2^53
-            retained -= int(counts.sum(dtype=np.int64))
+            moved, retained = moved - _sum(counts * flat.take(pairs)), retained - _sum(counts)
         found["displaced"] = moved / retained if retained else 0.0
     return found
+
+
+def _sum(counts: Array) -> int:
+    return int(counts.sum(dtype=np.int64))
 
 
 def warning_of(budget: dict[str, Any], top_k: int) -> str | None:

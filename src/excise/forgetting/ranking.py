@@ -59,16 +59,27 @@ def rank_by_activations(pairs: Array, counts: Array, examples: int, others: Arra
     `pairs` (e,) rise, `counts` (e,) are positive. Ties, which the paper leaves open and which are many, go to the pair
     that examples of other classes select least, `others` (e,), then to the lower pair.
     """
-    behind = counts.max(initial=0) - counts
+    places, behind = places_of(counts, others), counts.max(initial=0) - counts
     if others is None:
         order = np.argsort(_few_digits(behind), kind="stable")
-    elif (most := int(others.max(initial=0)) + 1) * (int(behind.max(initial=0)) + 1) < 2**16:  # both in one number
-        order = np.argsort(behind.astype(np.uint16) * np.uint16(most) + others.astype(np.uint16), kind="stable")
+    elif places is not None:
+        order = np.argsort(places, kind="stable")
     else:
         order = np.argsort(_few_digits(others), kind="stable")
         order = order[np.argsort(_few_digits(behind).take(order), kind="stable")]
     others = None if others is None else others.take(order)  # twice as fast as others[order]
     return Ranking(pairs.take(order).astype(np.int64), counts.take(order), "activations", examples, others)
+
+
+def places_of(counts: Array, others: Array | None) -> Array | None:
+    """What pairs are ranked by in one number (e,) of 16 bits: how far behind the first, then `others`; or None."""
+    if others is None or not len(counts):
+        return None
+    behind, most = counts.max() - counts, int(others.max()) + 1
+    if most * (int(behind.max()) + 1) >= 2**16:
+        return None
+    places: Array = behind.astype(np.uint16) * np.uint16(most) + others.astype(np.uint16)
+    return places
 
 
 def rank_codes_by_activations(codes: Array, pairs: int, usage: Array | None = None) -> Ranking:

@@ -1,14 +1,14 @@
 """How many pairs to mask without looking at test data: by a rule for logs, or on examples held out of training."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from excise.bottleneck.model import Bottleneck
 from excise.features.arrays import Array
 from excise.forgetting.curve import trace
-from excise.forgetting.ranking import Ranking
+from excise.forgetting.ranking import Ranking, places_of, rank_by_activations
 
 # What `pairs="auto"` goes by: experiments/mask_size.py measures these on held-out training data.
 DISPLACED = 0.8  # times the square root of the class's share of all activations: what others may lose to the mask
@@ -45,6 +45,38 @@ def size_from_counts(ranking: Ranking, total: int) -> int:
     displaced = np.cumsum(ranking.others, dtype=np.int64) / max(total - own, 1)
     allowed = DISPLACED * np.sqrt(own / max(total, 1))
     return max(_reach(covered, COVERED), int(np.searchsorted(displaced, allowed, side="right")))
+
+
+def first_by_counts(pairs: Array, counts: Array, others: Array | None, total: int) -> Array:
+    """The pairs that a ranking of these gives at `size_from_counts`, by rising pair: counted by place, not sorted."""
+    places = places_of(counts, others)
+    if places is None or others is None:
+        ranking = rank_by_activations(pairs, counts, 0, others)
+        return ranking.first(size_from_counts(ranking, total))
+    have = np.bincount(places)  # (p,) pairs at each place; all of a place have the same count, and the same of others
+    most, own = int(others.max()) + 1, int(counts.sum(dtype=np.int64))
+    count, other = int(counts.max()) - np.arange(len(have)) // most, np.arange(len(have)) % most
+    allowed = DISPLACED * np.sqrt(own / max(total, 1))
+    size = max(
+        min(_search(have, count, own, COVERED, "left") + 1, len(pairs)),
+        _search(have, other, max(total - own, 1), allowed, "right"),
+    )
+    reach = np.cumsum(have)
+    last = int(np.searchsorted(reach, size))
+    chosen = places < last
+    chosen[np.flatnonzero(places == last)[: size - int(reach[last] - have[last])]] = True
+    return pairs[chosen].astype(np.int64)
+
+
+def _search(have: Array, amounts: Array, total: int, share: float, side: Literal["left", "right"]) -> int:
+    """Where a share would go among the running sums of amounts (p,), each added `have` (p,) times over, of a total."""
+    ends = np.cumsum(have * amounts)
+    place = int(np.searchsorted(ends / total, share, side))
+    before = int(have[:place].sum())
+    if place == len(have):
+        return before
+    inside = ends[place] - amounts[place] * np.arange(have[place] - 1, -1, -1)
+    return before + int(np.searchsorted(inside / total, share, side))
 
 
 def _reach(shares: Array, share: float) -> int:
