@@ -141,7 +141,7 @@ def test_train_writes_codes_when_asked(folder: Path, capsys: pytest.CaptureFixtu
     told(capsys, "forget", "new", "--class", "cow", "--by", "exact", "--codes", "new-codes")
     told(capsys, "train", "train.npz", "-o", "bare", "--no-keep-activations", *flags)
     sentence = refused(capsys, "forget", "bare", "--class", "cow")
-    assert sentence.startswith("this model kept no log of activations")
+    assert sentence.startswith("this model has no log of activations")
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "npz"])
@@ -361,7 +361,7 @@ def test_a_forget_set_without_the_class_is_one_line(folder: Path, capsys: pytest
     data = np.load("train.npz")
     np.savez("ants.npz", X=data["X"][data["y"] == "ant"], y=data["y"][data["y"] == "ant"])
     assert refused(capsys, "forget", "model", "--class", "cow", "--features", "ants.npz") == (
-        "the forget set has no example of class 'cow': pass some, or leave X out"
+        "there is no example of class 'cow' among those given: pass some, or leave them out"
     )
 
 

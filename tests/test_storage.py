@@ -414,6 +414,7 @@ def test_whatever_a_signed_header_says_gives_a_model_or_a_sentence(storied: Path
         use(path)
 
 
+@pytest.mark.filterwarnings("ignore:the log of activations was erased whole:UserWarning")
 @settings(max_examples=200)
 @given(st.data())
 @pytest.mark.filterwarnings("ignore:.* of the retained classes' activations", "ignore:a codebook has")

@@ -715,7 +715,7 @@ def test_what_was_known_is_not_about_other_keys(device):
     other = twins(device, random_state=1)[1]
     module.load_state_dict(other.state_dict())
     assert module.requests == ()
-    with pytest.raises(InputError, match="this model kept no log of activations"):
+    with pytest.raises(InputError, match="this model has no log of activations"):
         module.forget("cat")
     module.load_state_dict(before)
     module.forget("cat", pairs=9)
@@ -742,7 +742,7 @@ def test_a_module_without_a_classifier_forgets_by_number(device):
     module, x = ready(device), features(device=device)
     request = module.forget(0, x[:8], pairs=6)
     assert (request.classes, request.masked) == ([0], 6)
-    with pytest.raises(InputError, match="this model kept no log of activations"):
+    with pytest.raises(InputError, match="this model has no log of activations"):
         module.forget(1)
     with pytest.raises(InputError, match="the model knows no class 'cat'"):
         module.forget("cat", x)

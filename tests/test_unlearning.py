@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -506,9 +507,7 @@ def test_training_goes_on_after_forgetting_but_not_on_what_was_forgotten(model: 
     kept = LABELS != "cat"
     model.partial_fit(X[kept], LABELS[kept])
     assert not (model.predict(X[~kept]) == "cat").mean() > 0.5
-    with pytest.raises(
-        InputError, match=r"^by='exact' repeats what fit did, and this model was trained by partial_fit"
-    ):
+    with pytest.raises(InputError, match=r"^by='exact' repeats what fit did, which this model does not know"):
         model.forget("ant", by="exact")
 
 
@@ -531,6 +530,89 @@ def test_copies_and_pickles_keep_requests_and_drop_codes(model: KeyValueClassifi
         other.restore(1)
         assert not other.mask.any()
     assert model.mask.any()
+
+
+# -- what a privacy engineer tries -------------------------------------------------------------------------------------
+
+
+def test_new_keys_learn_nothing_again_and_keep_row_numbers(base: KeyValueClassifier) -> None:
+    model = twin(base)
+    model.forget(by="exact", rows=[3])
+    model.erase()
+    record = model.forget("cat", X, LABELS, by="exact", reinitialize_keys=True)
+    assert record.examples_read == (LABELS != "cat").sum() - (LABELS[3] != "cat")
+    assert 3 not in model.training_rows_
+    assert (LABELS[model.training_rows_] == model.training_labels_).all()
+    assert record.multiply_adds > 0
+
+
+def test_rows_are_erased_from_a_log_that_cannot_tell_them(base: KeyValueClassifier) -> None:
+    model = twin(base)
+    model.forget(by="exact", rows=[3, 17])
+    loaded = copy.copy(model)
+    with pytest.warns(UserWarning, match=r"^the log of activations was erased whole, because without training codes"):
+        loaded.erase()
+    assert loaded.activations_ is None
+
+
+def test_features_are_ranked_by_what_the_log_says_of_the_others(base: KeyValueClassifier) -> None:
+    """Copies of the forget set, or codes under the masks of others, change neither what others select nor the size."""
+    cats = X[LABELS == "cat"]
+    once, thrice, log = twin(base), twin(base), twin(base)
+    log.forget("cat")
+    once.forget("cat", cats)
+    thrice.forget("cat", np.concatenate([cats] * 3))
+    assert np.array_equal(once.mask, log.mask)
+    assert np.array_equal(thrice.mask, log.mask)
+
+
+def test_unused_pairs_are_erased_when_asked(model: KeyValueClassifier) -> None:
+    """Many of their keys are copies of single examples, of the forgotten class too."""
+    model.forget("cat")
+    model.erase(unused=True)
+    kept = activation_counts(model.training_codes_, 48)
+    assert model.erased_ is not None
+    assert model.erased_[kept == 0].all()
+    assert not model.bottleneck_.keys[kept == 0].any()
+
+
+def test_records_share_nothing_with_the_model(model: KeyValueClassifier) -> None:
+    record = model.forget("cat", by="exact")
+    assert record.before is None
+    record.classes.clear()
+    record.to_dict()["budget"].clear()
+    assert model.requests_[0].classes == ["cat"]
+    (erased,) = model.erase()
+    assert erased.before is erased.mask is None
+
+
+def test_a_mask_set_by_hand_keeps_the_requests_that_it_holds(model: KeyValueClassifier) -> None:
+    model.forget("cat")
+    same = model.with_mask(model.mask)
+    assert [r.state for r in same.requests_] == ["masked"]
+    assert not model.with_mask(None).requests_
+
+
+def test_a_log_that_misses_examples_is_dropped() -> None:
+    model = KeyValueClassifier(**SMALL | {"pairs": 48}).partial_fit(X, LABELS, classes=NAMES)
+    model.set_params(keep_activations=False).partial_fit(X, LABELS)
+    assert model.activations_ is None
+
+
+def test_a_warning_that_is_an_error_changes_nothing(model: KeyValueClassifier) -> None:
+    before = dict(model.__dict__)
+    with pytest.raises(UserWarning), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.forget(["ant", "bee", "cat", "dog"])
+    assert model.__dict__ == before
+
+
+def test_a_class_without_examples_has_nothing_to_forget() -> None:
+    model = KeyValueClassifier(**SMALL).partial_fit(X, LABELS, classes=[*NAMES, "fox"])
+    with pytest.raises(
+        InputError, match=r"^no training example of class 'fox' is in the log: pass examples of it as X$"
+    ):
+        model.forget("fox")
 
 
 # -- what is refused, in one sentence ---------------------------------------------------------------------------------
@@ -561,7 +643,7 @@ def test_copies_and_pickles_keep_requests_and_drop_codes(model: KeyValueClassifi
         ({"classes": "cat", "by": "magic"}, r"^by is 'magic': use one of 'activations', 'examples', 'exact'$"),
         (
             {"classes": "cat", "X": X[LABELS == "ant"], "y": LABELS[LABELS == "ant"]},
-            r"^the forget set has no example of class 'cat': pass some, or leave X out$",
+            r"^there is no example of class 'cat' among those given: pass some, or leave them out$",
         ),
         ({"classes": ["cat", "ant"], "X": X}, r"^X has examples of several classes: say of which class each row is"),
         ({"classes": "cat", "X": X, "y": LABELS[:5]}, r"^there are 300 examples and 5 labels: pass as many of one"),
@@ -570,6 +652,23 @@ def test_copies_and_pickles_keep_requests_and_drop_codes(model: KeyValueClassifi
         ({"classes": "cat", "target_accuracy": 2}, r"^target_accuracy is 2: it must be a number from 0 to 1$"),
         ({"classes": "cat", "target_accuracy": 0.1, "pairs": 5}, r"^target_accuracy and target_loss choose a size: "),
         ({"classes": "cat", "rows": [1]}, r"^masking cannot forget single examples: .* by='exact', which trains the"),
+        ({"classes": "cat", "y": LABELS}, r"^y are labels of X: pass both, or neither$"),
+        (
+            {"classes": "cat", "reinitialize_keys": True},
+            r"^reinitialize_keys is for by='exact'; a mask leaves the keys",
+        ),
+        (
+            {"classes": "cat", "by": "exact", "pairs": 3},
+            r"^pairs is about masks, and by='exact' masks nothing: leave it",
+        ),
+        ({"classes": "cat", "by": "exact", "held_out": 7}, r"^held_out is about masks, and by='exact' masks nothing"),
+        ({"classes": "cat", "by": "exact", "X": X, "y": LABELS}, r"^the model holds the codes of its training data: l"),
+        ({"classes": np.array([[1, 2]])}, r"^classes must be one label or a flat list of them$"),
+        (
+            {"classes": "cat", "X": X, "y": LABELS[:, None]},
+            r"^features must be rows \(n, f\) and labels \(n,\): X has 2",
+        ),
+        ({"by": "exact", "rows": [[1], [2, 3]]}, r"^rows must be numbers of training examples, from 0 to 299$"),
         ({"by": "exact", "rows": [300]}, r"^rows must be numbers of training examples, from 0 to 299$"),
         ({"by": "exact", "rows": []}, r"^rows must be numbers of training examples, from 0 to 299$"),
         ({"by": "exact", "rows": list(range(300))}, r"^nothing would be retained: leave some of the training data"),
@@ -603,7 +702,7 @@ def test_without_a_log_or_codes_data_is_asked_for(model: KeyValueClassifier) -> 
     for by, sentence in (
         (
             "activations",
-            r"^this model kept no log of activations \(keep_activations=False, or erased\): pass the forget",
+            r"^this model has no log of activations \(keep_activations=False, erased, or a file of an older",
         ),
         ("examples", r"^by='examples' needs examples: pass the forget set as X, or features from near it"),
         ("exact", r"^by='exact' needs the codes of the training data, which stay in memory"),

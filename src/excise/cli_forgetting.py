@@ -88,7 +88,9 @@ def run_erase(args: argparse.Namespace) -> Result:
     before = os.path.getsize(args.model)
     if args.codes is not None:
         check_writable(args.codes)
-    records = model.erase()
+    in_force = any(request.in_force and request.state != "erased" for request in model.requests_)
+    only_codes = args.codes is not None and model.erased_ is not None and not in_force and not args.unused
+    records = [] if only_codes else model.erase(unused=args.unused)  # codes of before may be brought later
     save(model, out)
     if args.codes is not None:
         model.save_training_codes(args.codes)
@@ -200,7 +202,9 @@ def render_curve(result: Result) -> str:
     columns = ("size", "masked", "retain_accuracy", "forget_accuracy", "retain_loss", "forget_loss")
     for size, masked, *numbers in zip(*(result["points"][name] for name in columns), strict=True):
         retain, forget, retain_loss, forget_loss = numbers
-        lines.append(f"{size:>10,}{masked:>12,}{retain:>9.2%}{forget:>9.2%}{retain_loss:>13.4f}{forget_loss:>13.4f}")
+        shares = "".join(f"{'-' if x is None else f'{x:.2%}':>9}" for x in (retain, forget))
+        losses = "".join(f"{'-' if x is None else f'{x:.4f}':>13}" for x in (retain_loss, forget_loss))
+        lines.append(f"{size:>10,}{masked:>12,}{shares}{losses}")
     where = f"; all of them are in {result['out']}" if result["out"] else "; -o FILE writes all of them"
     shown = len(result["points"]["size"])
     lines += ["", f"{shown} of {result['sizes']:,} sizes, of {result['retain_examples']:,} retained and "
@@ -306,6 +310,11 @@ def add_erase(commands: Any) -> None:
     )
     add_model(command)
     command.add_argument("--codes", metavar="FILE", help="training codes to rewrite without what was forgotten")
+    command.add_argument(
+        "--unused",
+        action="store_true",
+        help="erase live pairs too that no retained training example selects: their keys may be copies of examples",
+    )
     _add_out(command)
     add_threads(command)
 

@@ -26,6 +26,7 @@ from excise.features.arrays import Array, empty_array
 from excise.forgetting.activations import record_activations
 from excise.forgetting.exact import Recipe
 from excise.forgetting.masks import unused_pairs
+from excise.forgetting.requests import Request, unpack
 from excise.presets import preset
 from excise.unlearning import Unlearning
 
@@ -264,8 +265,13 @@ class KeyValueClassifier(Unlearning, ClassifierMixin, BaseEstimator):  # type: i
         if self.erased_ is not None:
             other.bottleneck_ = self.bottleneck_.with_mask(other.mask | self.erased_)
         other.base_mask_ = other.bottleneck_.mask
-        other.requests_ = tuple(r for r in self.requests_ if r.state != "masked")
+        other.requests_ = tuple(r for r in self.requests_ if r.state != "masked" or self._is_within(r, other.mask))
         return other
+
+    def _is_within(self, request: Request, mask: Array) -> bool:
+        """Whether a mask holds all that a request masks: then it is still forgotten."""
+        assert request.mask is not None
+        return not (unpack(request.mask, self.bottleneck_.keys.shape[:2]) & ~mask).any()
 
     @property
     def mask(self) -> Array:
@@ -331,7 +337,9 @@ class KeyValueClassifier(Unlearning, ClassifierMixin, BaseEstimator):  # type: i
         """After an epoch on further examples: they are in the log too, and values no longer follow a recipe."""
         self.recipe_ = None
         self.requests_ = tuple(replace(r, before=None) for r in self.requests_)
-        if self.keep_activations and (first or self.activations_ is not None):
+        if not self.keep_activations:
+            self.activations_ = None  # a log that misses examples would be trusted
+        elif first or self.activations_ is not None:
             more = record_activations(codes, labels, self.pairs, len(self.classes_))
             self.activations_ = more if self.activations_ is None else self.activations_.plus(more)
 

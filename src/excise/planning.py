@@ -48,6 +48,7 @@ class Plan:
     tie: dict[str, int] | None = None
     sure: dict[str, Any] = field(default_factory=dict)
     examples_read: int = 0
+    warning: str | None = None
 
 
 class Planning:
@@ -78,6 +79,10 @@ class Planning:
 
     def _plan_from_log(self, labels: list[int], asked: Asked) -> Plan:
         logs = self._logs(labels)
+        for label, (_, counts) in zip(labels, logs, strict=True):
+            if not len(counts):
+                name = self.classes_[[label]].tolist()[0]
+                raise InputError(f"no training example of class {name!r} is in the log: pass examples of it as X")
         if asked.size == "auto" and asked.held_out is None and asked.goal == Goal():
             total = self._total_activations()
             parts = [first_by_counts(*log, self._others(*log), total) for log in logs]
@@ -95,7 +100,7 @@ class Planning:
                 "hold its training codes)"
             )
         codes = _shuffled(codes, asked.random_state)
-        return self._cut(labels, self._rank(codes, asked.by), codes, asked)
+        return self._cut(labels, self._rank(labels, codes, asked.by), codes, asked)
 
     def _plan_from_features(self, labels: list[int], X: Any, y: Any, asked: Asked) -> Plan:
         X, targets = self._split_request(X, y, labels)
@@ -103,8 +108,10 @@ class Planning:
         forget = X[wanted]
         if asked.by == "examples":
             forget = _shuffled(forget, asked.random_state)
+            if asked.size != "auto" and asked.size <= len(forget):
+                forget = forget[: asked.size]  # no other is read
         codes = self._codes_of(self.bottleneck_, forget)
-        plan = self._cut(labels, self._rank(codes, asked.by), codes, asked)
+        plan = self._cut(labels, self._rank(labels, codes, asked.by), codes, asked)
         pairs, read = plan.pairs, plan.examples_read + len(forget)
         if any(request.state == "masked" for request in self.requests_):
             pairs, read = np.union1d(pairs, self._masked_alike(forget, plan)), read + len(forget)
@@ -121,7 +128,7 @@ class Planning:
             X, targets = self._split_request(asked.held_out[0], asked.held_out[1], labels)
             own = np.isin(targets, labels)
         if asked.size == "auto":
-            pairs, why = self._size_by_counts(ranking, codes), _BY_COUNTS
+            pairs, why = self._size_by_counts(labels, ranking, codes), _BY_COUNTS
             if asked.held_out is not None:
                 least = pairs if asked.goal == Goal() else 0
                 pairs, why, sure = self._size_by_examples(ranking, X[own], targets[own], asked.goal, least)
@@ -140,13 +147,18 @@ class Planning:
         if asked.held_out is not None:
             checked, more = self._check_retained(X, targets, labels, plan, asked.retain_budget)
             sure, read = {**sure, **checked}, read + more
-        return replace(plan, sure=sure, examples_read=read)
+        missed = f"the mask holds {why}: use by='exact' instead" if why.startswith(_ALL) else None
+        return replace(plan, sure=sure, examples_read=read, warning=missed)
 
-    def _size_by_counts(self, ranking: Ranking, codes: Array | None) -> int:
+    def _size_by_counts(self, labels: list[int], ranking: Ranking, codes: Array | None) -> int:
         """Pairs to mask by the rule for logs; for examples, as many as their activations ask for."""
         if ranking.by == "examples" and codes is not None:
-            ranking = self._rank(codes, "activations")
-        return size_from_counts(ranking, self._total_activations())
+            ranking = self._rank(labels, codes, "activations")
+        usage = self._usage()
+        if usage is None:
+            return size_from_counts(ranking, 0)
+        logged = sum(int(counts.sum(dtype=np.int64)) for _, counts in self._logs(labels))
+        return size_from_counts(ranking, int(usage.sum(dtype=np.int64)), logged)
 
     def _size_by_examples(
         self, ranking: Ranking, X: Array, targets: Array, goal: Goal, least: int
@@ -155,12 +167,12 @@ class Planning:
         threads = kernels.available_threads(self.n_jobs)
         choice = choose_size(self.bottleneck_, ranking, X, targets, goal, threads, self.working_memory)
         if not choice.reached:
-            why = f"all that was ranked, which did not bring held-out examples to {goal}"
-            return choice.pairs, why, choice.sure
+            return choice.pairs, f"{_ALL}, which did not bring held-out examples to {goal}", choice.sure
         if goal != Goal():
             return choice.pairs, f"brings held-out examples to {goal}", choice.sure
         pairs = min(max(int(np.ceil(choice.pairs * (1 + MORE))), least), len(ranking.pairs))
-        return pairs, f"brings held-out examples to {goal}, with a margin", choice.sure
+        sure = {name: value for name, value in choice.sure.items() if name != "loss"}  # that of a smaller mask
+        return pairs, f"brings held-out examples to {goal}, with a margin", sure
 
     def _cut_activations(self, ranking: Ranking, size: int, why: str) -> Plan:
         """The first `size` live pairs of a ranking, and those before them that are masked already."""
@@ -223,11 +235,11 @@ class Planning:
         alike: Array = pairs[taken]
         return alike
 
-    def _rank(self, codes: Array, by: str) -> Ranking:
+    def _rank(self, labels: list[int], codes: Array, by: str) -> Ranking:
         m = self.bottleneck_.keys.shape[1]
-        return (
-            rank_codes_by_examples(codes, m) if by == "examples" else rank_codes_by_activations(codes, m, self._usage())
-        )
+        if by == "examples":
+            return rank_codes_by_examples(codes, m)
+        return rank_codes_by_activations(codes, m, self._others_by_pair(labels))
 
     def _logs(self, labels: list[int]) -> list[tuple[Array, Array]]:
         """For each class its pairs and counts, from the log or else from training codes in memory."""
@@ -235,7 +247,8 @@ class Planning:
             return [self.activations_.of(label) for label in labels]
         if not hasattr(self, "training_codes_"):
             raise InputError(
-                "this model kept no log of activations (keep_activations=False, or erased): pass the forget set as X"
+                "this model has no log of activations (keep_activations=False, erased, or a file of an older excise): "
+                "pass the forget set as X"
             )
         m = self.bottleneck_.keys.shape[1]
         return [_counted(self.training_codes_[self.training_labels_ == self.classes_[label]], m) for label in labels]
@@ -255,6 +268,16 @@ class Planning:
         if not hasattr(self, "training_codes_"):
             return None
         return activation_counts(self.training_codes_, self.bottleneck_.keys.shape[1]).reshape(-1)
+
+    def _others_by_pair(self, labels: list[int]) -> Array | None:
+        """How often training examples of other classes selected each pair (c*m,), as far as that is known."""
+        usage = self._usage()
+        if usage is None:
+            return None
+        others = usage.astype(np.int64)
+        for pairs, counts in self._logs(labels):
+            others[pairs] -= counts
+        return others
 
     def _total_activations(self) -> int:
         usage = self._usage()
@@ -276,7 +299,8 @@ class Planning:
         """The index of a class; text finds a class that is written so."""
         names = self.classes_.tolist()
         found = [i for i, name in enumerate(names) if type(name) is type(label) and name == label]
-        found = found or [i for i, name in enumerate(names) if not isinstance(name, bool) and name == label]
+        plain = not isinstance(label, bool)
+        found = found or [i for i, name in enumerate(names) if plain and not isinstance(name, bool) and name == label]
         found = found or [i for i, name in enumerate(names) if str(name) == str(label)]
         if len(found) == 1:
             return found[0]
@@ -288,7 +312,9 @@ class Planning:
     def _labels_to_forget(self, classes: Any) -> list[int]:
         if classes is None:
             raise InputError("name what to forget: classes=..., one label or a list of them")
-        asked = [classes] if isinstance(classes, str) or np.ndim(classes) == 0 else list(classes)
+        asked = [classes] if isinstance(classes, str) or not hasattr(classes, "__iter__") else list(classes)
+        if any(np.ndim(label) for label in asked):
+            raise InputError("classes must be one label or a flat list of them")
         if not asked:
             raise InputError("the list of classes is empty: name at least one to forget")
         labels = sorted({self._label(c.item() if isinstance(c, np.generic) else c) for c in asked})
@@ -305,6 +331,8 @@ class Planning:
 
     def _split_request(self, X: Any, y: Any, labels: list[int], known: bool = False) -> tuple[Array, Array]:
         """X as features (n, f) and the index of every row's class; without y all rows are of the class to forget."""
+        if np.ndim(X) != 2 or (y is not None and np.ndim(y) != 1):
+            raise InputError(f"features must be rows (n, f) and labels (n,): X has {np.ndim(X)} axes, y {np.ndim(y)}")
         X = self._features(X)  # type: ignore[attr-defined]
         if y is None:
             if len(labels) > 1:
@@ -324,7 +352,9 @@ class Planning:
             ) from None
         missing = self.classes_[[label for label in labels if not (targets == label).any()]].tolist()
         if missing and not known:
-            raise InputError(f"the forget set has no example of class {missing[0]!r}: pass some, or leave X out")
+            raise InputError(
+                f"there is no example of class {missing[0]!r} among those given: pass some, or leave them out"
+            )
         return X, targets
 
     def _ranking_of(self, labels: list[int], by: str, forget_set: Any, random_state: Any) -> Ranking:
@@ -341,7 +371,7 @@ class Planning:
                 )
             ranking = rank_codes_by_examples(_shuffled(codes, random_state), m)
         elif forget_set is not None and codes is not None:
-            ranking = rank_codes_by_activations(codes, m, self._usage())
+            ranking = rank_codes_by_activations(codes, m, self._others_by_pair(labels))
         else:
             selected, counts = _summed(self._logs(labels))
             ranking = rank_by_activations(selected, counts, 0, self._others(selected, counts))
@@ -365,6 +395,7 @@ class Planning:
 
 
 _BY_COUNTS = "as much as the counts say is enough"
+_ALL = "all that was ranked"
 
 
 def _summed(logs: list[tuple[Array, Array]]) -> tuple[Array, Array]:

@@ -389,17 +389,20 @@ class KeyValueBottleneck(nn.Module):
         self._follow(classifier)
         return request
 
-    def erase(self) -> list[Request]:
+    def erase(self, unused: bool = False) -> list[Request]:
         """Make every request in force final: keys and values under the mask become zeros, in place.
 
         Drop the optimiser that trained the values as well: its moments remember them.
         """
         classifier = self._working_classifier()
-        requests = classifier.erase()
-        self._follow(classifier)
-        with torch.no_grad():
+        requests = classifier.erase(unused)
+        gone = torch.tensor(classifier.mask, device=self.mask.device)
+        with torch.no_grad():  # first: whatever stops the rest, nothing is said to be erased that is not
             for tensor in (self.keys, self.values):
-                tensor.masked_fill_(self.mask[..., None], 0)
+                tensor.masked_fill_(gone[..., None], 0)
+        self.values.grad = None
+        self._forget_prepared()
+        self._follow(classifier)
         return requests
 
     def budget(self) -> dict[str, Any]:

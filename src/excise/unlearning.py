@@ -90,10 +90,24 @@ class Unlearning(Planning):
                 "masking cannot forget single examples: others of their class share their pairs and would still answer "
                 "for them; forget rows with by='exact', which trains the values again without them"
             )
+        if y is not None and X is None:
+            raise InputError("y are labels of X: pass both, or neither")
         labels = [] if classes is None and rows is not None else self._labels_to_forget(classes)
         if by == "exact":
+            mask_only = {
+                "pairs": pairs != "auto",
+                "examples": examples is not None,
+                "held_out": held_out is not None,
+                "target_accuracy": target_accuracy != 0,
+                "target_loss": target_loss is not None,
+            }
+            if any(mask_only.values()):
+                name = next(name for name, given in mask_only.items() if given)
+                raise InputError(f"{name} is about masks, and by='exact' masks nothing: leave it out")
             new, request = self._forget_exactly(labels, X, y, rows, reinitialize_keys)
         else:
+            if reinitialize_keys:
+                raise InputError("reinitialize_keys is for by='exact'; a mask leaves the keys as they are")
             goal = checked_goal(target_accuracy, target_loss, retain_budget)
             if goal != Goal() and (pairs if examples is None else examples) != "auto":
                 raise InputError("target_accuracy and target_loss choose a size: leave pairs and examples out")
@@ -104,11 +118,10 @@ class Unlearning(Planning):
             size = checked_size("pairs" if by == "activations" else "examples", pairs if examples is None else examples)
             asked = Asked(by, size, goal, checked_pair(held_out), retain_budget, random_state)
             new, request = self._forget_by_mask(labels, asked, self._plan(labels, X, y, asked))
-        self.__dict__ = new.__dict__
-        request = replace(request, milliseconds=1000 * (time.perf_counter() - began))
         if request.warning:
-            warnings.warn(request.warning, stacklevel=2)
-        return request
+            warnings.warn(request.warning, stacklevel=2)  # before anything changes: a warning may be an error
+        self.__dict__ = new.__dict__
+        return request.record(1000 * (time.perf_counter() - began))
 
     def _forget_by_mask(self, labels: list[int], asked: Asked, plan: Plan) -> tuple[Any, Request]:
         shape = self.bottleneck_.keys.shape[:2]
@@ -121,7 +134,7 @@ class Unlearning(Planning):
             classes=self.classes_[labels].tolist(),
             state="masked",
             asked=asked.size,
-            size=plan.size,
+            size=len(fresh) if asked.by == "activations" else plan.size,
             why=plan.why,
             masked=len(fresh),
             overlapping=len(plan.pairs) - len(fresh),
@@ -142,7 +155,7 @@ class Unlearning(Planning):
             request,
             covered=float((counts * masked).sum(dtype=np.int64) / max(1, counts.sum(dtype=np.int64))),
             budget=budget,
-            warning=warning_of(budget, self.bottleneck_.top_k),
+            warning=warning_of(budget, self.bottleneck_.top_k) or plan.warning,
         )
         new.requests_ = (*self.requests_, request)
         return new, request
@@ -156,10 +169,13 @@ class Unlearning(Planning):
             return self._forget_with_new_keys(labels, X, y, rows)
         if self.recipe_ is None:
             raise InputError(
-                "by='exact' repeats what fit did, and this model was trained by partial_fit: train one with fit"
+                "by='exact' repeats what fit did, which this model does not know (it was trained by partial_fit or in "
+                "torch, or comes from a file of an older excise): train one with fit"
             )
         new = copy.copy(self)._take_training(self)
         if X is not None:
+            if hasattr(self, "training_codes_"):
+                raise InputError("the model holds the codes of its training data: leave X and y out")
             new._code_training(X, y)
         new._need_codes()
         chosen = self._checked_rows(rows, new.training_rows_)
@@ -170,7 +186,7 @@ class Unlearning(Planning):
             state="exact",
             asked=None,
             rows=chosen,
-            why="the values trained again on what is retained, from the same start",
+            why="the values trained again, from the same start, on all but what was forgotten exactly",
             before=self.bottleneck_.values,
             losses=self.history_,
         )
@@ -178,9 +194,10 @@ class Unlearning(Planning):
         b = self.bottleneck_
         request = replace(
             request,
-            size=len(new.training_labels_) - kept,
+            size=int(new._retained(self.requests_).sum()) - kept,
             examples_read=kept,
-            multiply_adds=self.recipe_.multiply_adds(kept, len(b.keys), b.top_k, len(self.classes_)),
+            multiply_adds=self.recipe_.multiply_adds(kept, len(b.keys), b.top_k, len(self.classes_))
+            + (0 if X is None else len(new.training_rows_) * self._multiply_adds()),
         )
         new.bottleneck_, new.history_ = replace(b, values=values, _prepared=b._prepared), history
         new.requests_ = (*self.requests_, request)
@@ -190,11 +207,7 @@ class Unlearning(Planning):
     def _refit(self, requests: Sequence[Request]) -> tuple[Array, list[float], int]:
         """Values trained without what the exact requests among these forget, the losses, and how many examples."""
         assert self.recipe_ is not None
-        keep = np.ones(len(self.training_labels_), bool)
-        for request in requests:
-            if request.state == "exact":
-                keep &= ~np.isin(self.training_labels_, request.classes)
-                keep &= ~np.isin(self.training_rows_, request.rows or [])
+        keep = self._retained(requests)
         if not keep.any():
             raise InputError("nothing would be retained: leave some of the training data to train on")
         labels = np.searchsorted(self.classes_, self.training_labels_).astype(np.int64)
@@ -210,27 +223,46 @@ class Unlearning(Planning):
             values[self.erased_] = 0
         return values, history, int(keep.sum())
 
+    def _retained(self, requests: Sequence[Request]) -> Array:
+        """Which of the training codes (n,) no exact request among these forgets."""
+        keep = np.ones(len(self.training_labels_), bool)
+        for request in requests:
+            if request.state == "exact":
+                keep &= ~np.isin(self.training_labels_, request.classes)
+                keep &= ~np.isin(self.training_rows_, request.rows or [])
+        return keep
+
     def _forget_with_new_keys(self, labels: list[int], X: Any, y: Any, rows: Any) -> tuple[Any, Request]:
         if X is None or y is None:
             raise InputError("reinitialize_keys needs the training data, to place the keys anew: pass X and y")
         if any(request.state in IN_FORCE for request in self.requests_):
             raise InputError("new keys end what earlier requests masked: restore or erase those first")
-        X, y = np.asarray(X), np.asarray(y)
-        gone = [*self.classes_[labels].tolist(), *(label for r in self.requests_ if r.in_force for label in r.classes)]
-        keep = ~np.isin(y, gone)
-        keep[self._checked_rows(rows, np.arange(len(y))) or []] = False
+        _, targets = self._split_request(X, y, labels)
+        before = [r for r in self.requests_ if r.in_force]
+        keep = ~np.isin(targets, [*labels, *(self._label(label) for r in before for label in r.classes)])
+        chosen = self._checked_rows(rows, np.arange(len(targets)))
+        keep[[row for r in before for row in r.rows or [] if row < len(keep)]] = False
+        keep[chosen or []] = False
         new: Any = copy.copy(self)
-        new._fit(X[keep], y[keep], self.classes_)
+        new._fit(np.asarray(X)[keep], np.asarray(y)[keep], self.classes_)
+        new.training_rows_ = keep.nonzero()[0]
+        if hasattr(self, "feature_names_in_"):
+            new.feature_names_in_ = self.feature_names_in_
+        b, examples = new.bottleneck_, int(keep.sum())
+        c, m, d = b.keys.shape
+        trained = new.recipe_.multiply_adds(examples, c, b.top_k, len(self.classes_))
+        placed = (new.key_epochs + 1) * examples * d * (b.projection.shape[0] * c + c * m)
         request = Request(
             id=self._next_id(),
             by="exact",
             classes=self.classes_[labels].tolist(),
             state="erased",
             asked=None,
-            rows=None if rows is None else [],
-            size=int((~keep).sum()),
+            rows=chosen,
+            size=len(keep) - examples,
             why="keys and values drawn and trained anew on what is retained",
-            examples_read=int(keep.sum()),
+            examples_read=examples,
+            multiply_adds=placed + trained,
         )
         new.requests_ = (*self.requests_, request)
         new.requests_ = (*self.requests_, replace(request, budget=new.budget()))
@@ -246,6 +278,13 @@ class Unlearning(Planning):
         keep[[row for r in gone for row in r.rows or [] if row < len(keep)]] = False
         rows = keep.nonzero()[0]
         X, targets = X[rows] if gone else X, targets[rows]
+        c, k = len(self.bottleneck_.keys), self.bottleneck_.top_k
+        logged = None if self.activations_ is None else int(self.activations_.totals.sum(dtype=np.int64))
+        if logged is not None and logged != len(rows) * c * k:
+            raise InputError(
+                f"X holds {len(rows):,} examples, and the model was trained on {logged // (c * k):,}: by='exact' needs "
+                "all of its training data, in the same order"
+            )
         free = self.bottleneck_.with_mask(self.base_mask_)
         self.training_codes_ = self._codes_of(free, X)
         self.training_labels_, self.training_rows_ = self.classes_[targets], rows
@@ -260,7 +299,10 @@ class Unlearning(Planning):
     def _checked_rows(self, rows: Any, known: Array) -> list[int] | None:
         if rows is None:
             return None
-        chosen = np.unique(np.asarray(rows))
+        try:
+            chosen = np.unique(np.asarray(rows))
+        except ValueError:  # ragged
+            chosen = np.zeros(0)
         if chosen.size == 0 or chosen.dtype.kind not in "iu" or not np.isin(chosen, known).all():
             raise InputError(f"rows must be numbers of training examples, from 0 to {int(known.max(initial=0)):,}")
         found: list[int] = chosen.tolist()
@@ -286,7 +328,7 @@ class Unlearning(Planning):
             new._restore_values(request)
         new._set_requests(new.requests_)
         self.__dict__ = new.__dict__
-        return restored
+        return restored.record()
 
     def _restore_values(self, request: Request) -> None:
         """The values without one exact request; those after it are carried out again."""
@@ -306,42 +348,68 @@ class Unlearning(Planning):
             self.requests_ = tuple(mended if x.id == r.id else x for x in self.requests_)
         self.bottleneck_, self.history_ = replace(self.bottleneck_, values=values), losses
 
-    def erase(self) -> list[Request]:
+    def erase(self, unused: bool = False) -> list[Request]:
         """Make every request in force final: masked keys and values, logs and codes of what was forgotten are dropped.
 
         Predictions stay the same, bit for bit. Files written before still hold what was erased: write over them.
+
+        `unused` also erases live pairs that no retained training example selects: many of their keys are copies of
+        single training examples, forgotten ones among them. New examples may then be predicted otherwise.
         """
         check_is_fitted(self)
         final = [r for r in self.requests_ if r.state in IN_FORCE]
-        if not final:
+        gone = self._mask_in_force()
+        if not final and not unused and (self.erased_ is not None or not gone.any()):
             raise InputError("there is nothing to erase: no request is in force; forget something first")
         new = copy.copy(self)._take_training(self)
-        b, gone = self.bottleneck_, self._mask_in_force()
+        forgotten = {self._label(label) for r in final for label in r.classes}
+        if self.activations_ is not None:
+            new.activations_ = self.activations_.without(forgotten)
+        new._drop_codes(forgotten, [row for r in final for row in r.rows or []])
+        if unused:
+            gone = gone | (new._used() == 0).reshape(gone.shape)
+        b = self.bottleneck_
         keys, values = np.array(b.keys), np.array(b.values)
         keys[gone], values[gone] = 0, 0
         new.erased_ = new.base_mask_ = gone
         new.bottleneck_ = Bottleneck(b.projection, keys, values, b.top_k, b.decoder, gone.copy())
-        forgotten = {self._label(label) for r in final for label in r.classes}
-        if self.activations_ is not None:
-            new.activations_ = self.activations_.without(forgotten)
-        if hasattr(self, "training_codes_"):
-            rows = [row for r in final for row in r.rows or []]
-            keep = ~np.isin(self.training_labels_, self.classes_[sorted(forgotten)])
-            single = keep & np.isin(self.training_rows_, rows)
-            if single.any() and new.activations_ is not None:
-                labels = np.searchsorted(self.classes_, self.training_labels_[single])
-                log = record_activations(self.training_codes_[single], labels, keys.shape[1], len(self.classes_))
-                new.activations_ = new.activations_.plus(log, -1)
-            keep &= ~single
-            new.training_codes_ = self.training_codes_[keep]
-            new.training_labels_, new.training_rows_ = self.training_labels_[keep], self.training_rows_[keep]
         new.__dict__.pop("_training", None)
+        ids = {r.id for r in final}
         new.requests_ = tuple(
-            replace(r, state="erased", mask=None, before=None, losses=None) if r.state in IN_FORCE else r
+            replace(r, state="erased", mask=None, before=None, losses=None) if r.id in ids else r
             for r in self.requests_
         )
         self.__dict__ = new.__dict__
-        return [r for r in self.requests_ if any(r.id == f.id for f in final)]
+        return [r.record() for r in self.requests_ if r.id in ids]
+
+    def _used(self) -> Array:
+        """How often training examples that are left selected each pair (c*m,)."""
+        usage = self._usage()
+        if usage is None:
+            raise InputError("which pairs are unused is not known: this model has neither a log nor training codes")
+        return usage
+
+    def _drop_codes(self, forgotten: set[int], rows: list[int]) -> None:
+        """Drop the training codes of classes and single rows, and what the rows left in the log."""
+        if not hasattr(self, "training_codes_"):
+            if rows and self.activations_ is not None:
+                self.activations_ = None  # which entries are theirs only the codes could tell
+                warnings.warn(
+                    "the log of activations was erased whole, because without training codes the entries of single "
+                    "examples cannot be told: load_training_codes before erasing keeps the rest",
+                    stacklevel=3,
+                )
+            return
+        keep = ~np.isin(self.training_labels_, self.classes_[sorted(forgotten)])
+        single = keep & np.isin(self.training_rows_, rows)
+        if single.any() and self.activations_ is not None:
+            labels = np.searchsorted(self.classes_, self.training_labels_[single])
+            m = self.bottleneck_.keys.shape[1]
+            log = record_activations(self.training_codes_[single], labels, m, len(self.classes_))
+            self.activations_ = self.activations_.plus(log, -1)
+        keep &= ~single
+        self.training_codes_ = self.training_codes_[keep]
+        self.training_labels_, self.training_rows_ = self.training_labels_[keep], self.training_rows_[keep]
 
     # -- measure ------------------------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ def _ranking(subject: Subject, labels: list[int], base: Bottleneck, forget_set: 
         else:
             raise Skip("it ranks what training examples selected, and there is neither log nor code: pass forget_set")
         codes = base.codes(X, None, subject.threads, subject.memory)
-    return rank_codes_by_activations(codes, m, model._usage()), origin
+    return rank_codes_by_activations(codes, m, model._others_by_pair(labels)), origin
 
 
 def _thinned(curve: Curve, chosen: int) -> Array:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from excise.bottleneck.reference import NO_PAIR
 from excise.features.arrays import Array
 from excise.forgetting.masks import activation_counts
 
@@ -48,7 +49,12 @@ def record_activations(codes: Array, labels: Array, pairs: int, classes: int) ->
     ends = np.searchsorted(labels[order], np.arange(classes + 1))
     parts = []
     for start, end in pairwise(ends.tolist()):
-        counts = activation_counts(codes[np.sort(order[start:end])], pairs).reshape(-1)
+        own = codes[np.sort(order[start:end])]
+        if 8 * own.size < codes.shape[1] * pairs:  # too few to walk the whole table for
+            flat = (pairs * np.arange(codes.shape[1])[:, None] + own)[own != NO_PAIR]
+            parts.append(np.unique(flat, return_counts=True))
+            continue
+        counts = activation_counts(own, pairs).reshape(-1)
         selected = counts.nonzero()[0]
         parts.append((selected, counts[selected]))
     return _joined(parts, codes.shape[1] * pairs)

@@ -82,12 +82,12 @@ def places_of(counts: Array, others: Array | None) -> Array | None:
     return places
 
 
-def rank_codes_by_activations(codes: Array, pairs: int, usage: Array | None = None) -> Ranking:
-    """The same for codes (n, c, k); `usage` (c*m,) says how often all training examples select each pair."""
+def rank_codes_by_activations(codes: Array, pairs: int, others: Array | None = None) -> Ranking:
+    """The same for codes (n, c, k); `others` (c*m,) says how often examples of other classes select each pair."""
     counts = activation_counts(codes, pairs).reshape(-1)
     selected = counts.nonzero()[0]
-    others = None if usage is None else np.maximum(usage[selected].astype(np.int64) - counts[selected], 0)
-    return rank_by_activations(selected, counts[selected], len(codes), others)
+    known = None if others is None else others[selected]
+    return rank_by_activations(selected, counts[selected], len(codes), known)
 
 
 def _few_digits(counts: Array) -> Array:
@@ -99,10 +99,10 @@ def rank_codes_by_examples(codes: Array, pairs: int) -> Ranking:
     """'Unlearning via Examples': all pairs of the first of codes (n, c, k), then those that the next adds, ..."""
     n, c, _ = codes.shape
     earliest = np.full(c * pairs, n, np.int64)
-    first = pairs * np.arange(c)[:, None]  # (c, 1)
-    for example in range(n - 1, -1, -1):
-        slots = codes[example]
-        earliest[(first + slots)[slots != NO_PAIR]] = example
+    backwards = codes[::-1]
+    selected = (backwards != NO_PAIR).reshape(-1)
+    flat = (pairs * np.arange(c)[:, None] + backwards).reshape(-1)[selected]
+    earliest[flat] = np.repeat(np.arange(n)[::-1], codes[0].size if n else 0)[selected]  # the last written stays
     selected = (earliest < n).nonzero()[0]
     order = np.argsort(earliest[selected], kind="stable")
     return Ranking(selected[order], earliest[selected][order], "examples", n)

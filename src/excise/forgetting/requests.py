@@ -1,5 +1,6 @@
 """Requests to forget as plain data: what was asked, what was masked for it, and whether it is still in force."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -47,7 +48,11 @@ class Request:
     def to_dict(self, timed: bool = True) -> dict[str, Any]:
         """All but the arrays, and without the time where the same bytes must come again."""
         left_out = {"mask", "before"} if timed else {"mask", "before", "milliseconds"}
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
+        return {f.name: deepcopy(getattr(self, f.name)) for f in fields(self) if f.name not in left_out}
+
+    def record(self, milliseconds: float | None = None) -> "Request":
+        """A copy for the user's hands: without what may be erased, and nothing of it shared with the model."""
+        return Request(**{**self.to_dict(), "milliseconds": milliseconds})
 
 
 def pack(pairs: Array, size: int) -> Array:

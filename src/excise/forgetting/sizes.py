@@ -29,8 +29,10 @@ class Goal:
         return f"accuracy {self.accuracy:g}" if self.loss is None else f"loss {self.loss:g}"
 
 
-def size_from_counts(ranking: Ranking, total: int) -> int:
+def size_from_counts(ranking: Ranking, total: int, logged: int | None = None) -> int:
     """How many pairs of a ranking to mask, where only counts are known: its own, and of `total` those of other classes.
+
+    `logged` is how many of the total are the classes' own, where the ranking does not come from the log.
 
     A class that shares its pairs with many others is forgotten by fewer of them, and masking more would cost the others
     most; one that has its pairs for itself needs more masked, and nobody misses them. So the mask grows until it has
@@ -41,7 +43,7 @@ def size_from_counts(ranking: Ranking, total: int) -> int:
     covered = np.cumsum(ranking.counts, dtype=np.int64) / ranking.counts.sum(dtype=np.int64)
     if ranking.others is None:
         return _reach(covered, COVERED_BLINDLY)
-    own = int(ranking.counts.sum(dtype=np.int64))
+    own = int(ranking.counts.sum(dtype=np.int64)) if logged is None else logged
     displaced = np.cumsum(ranking.others, dtype=np.int64) / max(total - own, 1)
     allowed = DISPLACED * np.sqrt(own / max(total, 1))
     return max(_reach(covered, COVERED), int(np.searchsorted(displaced, allowed, side="right")))
@@ -96,7 +98,7 @@ class Choice:
 
     @property
     def sure(self) -> dict[str, Any]:
-        """In numbers: the forget accuracy seen, and the bound that it lies under with 95% confidence."""
+        """In numbers, at the smallest size: the forget accuracy, and what it lies under with 95% confidence."""
         return {
             "held_out_examples": self.examples,
             "recognised": self.right,

@@ -42,7 +42,7 @@ class ForgettingCurve:
             "classes": self.classes,
             "retain_examples": self.retain_examples,
             "forget_examples": self.forget_examples,
-            "points": {name: column.tolist() for name, column in columns.items()},
+            "points": {name: [None if x != x else x for x in column.tolist()] for name, column in columns.items()},
         }
 
 
