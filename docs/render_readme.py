@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BASE_MODELS = ROOT / "experiments/results/base_models.json"
 PROBE = ROOT / "experiments/results/linear_probe.json"
+FORGETTING = ROOT / "experiments/results/forget_class.json"
 SPEED = ROOT / "benchmarks/results.json"
 SPEED_PARTS = ("nearest", "keys", "values", "gradient", "prediction", "forgetting")
 FLOW = ("features", "bottleneck", "forgetting")  # the way of the data; what is not on it follows by name
@@ -108,7 +109,49 @@ def table(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rest])
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"tree": tree, "base_models": base_models, "speed": speed}
+def forgetting() -> str:
+    """What forgetting one class did to test data, by preset and by where the size of the mask came from."""
+    if not FORGETTING.exists():
+        return f"Not measured yet: `make experiments` writes `{FORGETTING.relative_to(ROOT)}`."
+    runs = json.loads(FORGETTING.read_text())["runs"]
+    lines = [
+        [
+            "preset",
+            "size from",
+            "cases",
+            "forget accuracy 0 in",
+            "worst",
+            "retain accuracy, relative, %",
+            "pairs masked",
+        ]
+    ]
+    for preset in dict.fromkeys(run["preset"] for run in runs):
+        rows = [row for run in runs if run["preset"] == preset for row in run["rows"]]
+        for method in dict.fromkeys(row["method"] for row in rows):
+            own = [row for row in rows if row["method"] == method]
+            zero = sum(row["recognised"] == 0 for row in own) / len(own)
+            worst = max(row["recognised"] / row["examples"] for row in own)
+            change = statistics.mean(100 * row["retain_change"] for row in own)
+            masked = statistics.mean(row["share"] for row in own)
+            cells = [
+                f"`{preset}`",
+                method,
+                str(len(own)),
+                f"{zero:.0%}",
+                f"{worst:.1%}",
+                f"{change:+.2f}",
+                f"{masked:.0%}",
+            ]
+            lines.append(cells)
+    return table(lines)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "tree": tree,
+    "base_models": base_models,
+    "forgetting": forgetting,
+    "speed": speed,
+}
 
 
 def render(text: str) -> str:

@@ -24,7 +24,7 @@ from experiments.record import ROOT, provenance, say, write_run
 
 RESULTS = ROOT / "experiments" / "results" / "forget_class.json"
 PRESETS = {"cifar10-resnet50": 10, "cifar100-resnet50": 20}  # classes that are forgotten in turn
-METHODS = ("log", "held out", "examples")
+PARTS = {"all training data": ("log",), "nine tenths": ("held out", "examples")}  # trained on: methods
 HELD_OUT = 10  # every tenth training example
 FELL = 0.03  # of a retained class's accuracy: worth a warning
 
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS, help="result file (default %(default)s)")
     parser.add_argument("--presets", nargs="+", choices=list(PRESETS), default=list(PRESETS), metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--shared", type=Path, default=SHARED, help="folder that holds data/ (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="few examples and a small layout: numbers mean nothing")
     options = parser.parse_args(arguments)
@@ -45,26 +46,28 @@ def main(arguments: list[str] | None = None) -> None:
         if options.quick:
             data = data.head(1500, 2000)
         for seed in options.seeds:
-            run = {"preset": name, "seed": seed, **provenance()}
-            write_run(options.output, "forget_class", run, measure(name, seed, data, options.quick))
+            for part in options.parts:
+                run = {"preset": name, "part": part, "seed": seed, **provenance()}
+                write_run(options.output, "forget_class", run, measure(name, part, seed, data, options.quick))
 
 
-def measure(name: str, seed: int, data: Split, quick: bool) -> list[dict[str, Any]]:
-    """A row for every class and method."""
+def measure(name: str, part: str, seed: int, data: Split, quick: bool) -> list[dict[str, Any]]:
+    """A row for every class and method of a part."""
     small = {"codebooks": 16, "pairs": 64, "key_epochs": 1, "epochs": 2} if quick else {}
     x, y = data.x_train, data.y_train
     held = np.arange(len(x)) % HELD_OUT == 0
     held_out = (x[held], y[held])
+    if part != "all training data":
+        x, y = x[~held], y[~held]
+    model = KeyValueClassifier.from_preset(name, random_state=seed, **small).fit(x, y)
+    before = model.predict(data.x_test)
+    say(f"{name}, seed {seed}, {part}: {(before == data.y_test).mean():.2%}")
     rows = []
-    for methods, part in ((METHODS[:1], slice(None)), (METHODS[1:], ~held)):
-        model = KeyValueClassifier.from_preset(name, random_state=seed, **small).fit(x[part], y[part])
-        before = model.predict(data.x_test)
-        say(f"{name}, seed {seed}: {(before == data.y_test).mean():.2%}")
-        for label in drawn(model.classes_, 2 if quick else PRESETS[name]):
-            for method in methods:
-                options = request(method, label, x[part], y[part], held_out)
-                rows.append(measure_one(model, label, options, data, before) | {"method": method})
-                say(f"  class {label}, {method}: {shown(rows[-1])}")
+    for label in drawn(model.classes_, 2 if quick else PRESETS[name]):
+        for method in PARTS[part]:
+            options = request(method, label, x, y, held_out)
+            rows.append(measure_one(model, label, options, data, before) | {"method": method})
+            say(f"  class {label}, {method}: {shown(rows[-1])}")
     return rows
 
 

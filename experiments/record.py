@@ -80,10 +80,14 @@ def write_json(path: Path, result: dict[str, Any]) -> None:
 
 
 def write_run(path: Path, experiment: str, run: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Add the rows of one run of an experiment, in the place of those of the same preset and seed."""
+    """Add the rows of one run of an experiment, in the place of those of the same preset, seed and part."""
+
+    def key(one: dict[str, Any]) -> tuple[str, str, int]:
+        return one["preset"], one.get("part", ""), one["seed"]
+
     runs: list[dict[str, Any]] = read_json(path).get("runs", [])
-    kept = [old for old in runs if (old["preset"], old["seed"]) != (run["preset"], run["seed"])]
-    found = sorted([*kept, {**run, "rows": rows}], key=lambda one: (one["preset"], one["seed"]))
+    kept = [old for old in runs if key(old) != key(run)]
+    found = sorted([*kept, {**run, "rows": rows}], key=key)
     write_json(path, {"experiment": experiment, "runs": found})
 
 

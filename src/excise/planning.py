@@ -22,7 +22,7 @@ from excise.forgetting.ranking import (
     rank_codes_by_examples,
 )
 from excise.forgetting.requests import Request, pack, unpack
-from excise.forgetting.sizes import MORE, Goal, choose_size, first_by_counts, size_from_counts
+from excise.forgetting.sizes import MORE, MORE_EXAMPLES, Goal, choose_size, first_by_counts, size_from_counts
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,11 @@ class Planning:
             return choice.pairs, f"{_ALL}, which did not bring held-out examples to {goal}", choice.sure
         if goal != Goal():
             return choice.pairs, f"brings held-out examples to {goal}", choice.sure
-        pairs = min(max(int(np.ceil(choice.pairs * (1 + MORE))), least), len(ranking.pairs))
+        if ranking.by == "examples":
+            more = len(ranking.first(int(np.ceil(choice.size * (1 + MORE_EXAMPLES)))))
+        else:
+            more = int(np.ceil(choice.pairs * (1 + MORE)))
+        pairs = min(max(more, least), len(ranking.pairs))
         sure = {name: value for name, value in choice.sure.items() if name != "loss"}  # that of a smaller mask
         return pairs, f"brings held-out examples to {goal}, with a margin", sure
 

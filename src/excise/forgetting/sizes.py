@@ -15,6 +15,7 @@ DISPLACED = 0.8  # times the square root of the class's share of all activations
 COVERED = 0.6  # of the class's activations: at least so much is masked whatever others lose,
 COVERED_BLINDLY = 0.8  # and so much where nothing is known of the others
 MORE = 0.2  # of the pairs that held-out examples ask for: the last that would be recognised may not be among them
+MORE_EXAMPLES = 0.5  # of the examples, likewise: which of them are drawn matters too
 CONFIDENCE = 0.95
 
 
@@ -90,7 +91,8 @@ def _reach(shares: Array, share: float) -> int:
 class Choice:
     """A size, and what held-out examples of the forget set said of it."""
 
-    pairs: int  # that the mask should hold
+    size: int  # of the ranking, and
+    pairs: int  # that its mask holds
     reached: bool
     examples: int
     right: int  # of them
@@ -140,7 +142,7 @@ def choose_size(
     reached = smallest(found.accuracy[0], found.loss[0], goal)
     size = ranking.largest if reached is None else reached
     return Choice(
-        len(ranking.first(size)), reached is not None, n, int(found.hits[0, size]), float(found.loss[0, size])
+        size, len(ranking.first(size)), reached is not None, n, int(found.hits[0, size]), float(found.loss[0, size])
     )
 
 
