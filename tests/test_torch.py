@@ -759,6 +759,7 @@ def test_forgetting_leaves_the_classifiers_parameters(device):
     assert module.to_classifier().get_params() == classifier.get_params()
 
 
+@pytest.mark.filterwarnings("ignore:.*of the retained classes:UserWarning")
 def test_names_of_features_are_kept_and_not_asked_for(device):
     pandas = pytest.importorskip("pandas")
     x = features(60)
