@@ -262,8 +262,8 @@ class Planning:
         usage = self._usage()
         if usage is None:
             return None
-        found: Array = usage[pairs]
-        return found - np.minimum(found, counts)
+        others: Array = usage.take(pairs) - counts
+        return others
 
     def _usage(self) -> Array | None:
         """How often all training examples selected each pair (c*m,), from the log or from training codes in memory."""
@@ -284,6 +284,8 @@ class Planning:
         return others
 
     def _total_activations(self) -> int:
+        if self.activations_ is not None:
+            return self.activations_.total
         usage = self._usage()
         return 0 if usage is None else int(usage.sum(dtype=np.int64))
 

@@ -16,7 +16,7 @@ from excise.errors import InputError
 from excise.features.arrays import Array
 from excise.forgetting.activations import record_activations
 from excise.forgetting.budget import measure_budget, warning_of
-from excise.forgetting.requests import IN_FORCE, Request, mask_in_force, pack
+from excise.forgetting.requests import IN_FORCE, Request, mask_in_force
 from excise.forgetting.sizes import Goal
 from excise.forgetting.tradeoff import ForgettingCurve, draw_curve
 from excise.planning import Asked, Plan, Planning, checked_goal, checked_pair, checked_size
@@ -125,26 +125,27 @@ class Unlearning(Planning):
 
     def _forget_by_mask(self, labels: list[int], asked: Asked, plan: Plan) -> tuple[Any, Request]:
         shape = self.bottleneck_.keys.shape[:2]
-        live_before = ~self._mask_in_force()
-        fresh = plan.pairs[live_before.reshape(-1)[plan.pairs]]
-        per_codebook = np.bincount(fresh // shape[1], minlength=shape[0])
+        own = np.zeros(shape, bool)
+        own.reshape(-1)[plan.pairs] = True
+        per_codebook = np.count_nonzero(own & ~self._mask_in_force(), axis=1)
+        fresh = int(per_codebook.sum())
         request = Request(
             id=self._next_id(),
             by=asked.by,
             classes=self.classes_[labels].tolist(),
             state="masked",
             asked=asked.size,
-            size=len(fresh) if asked.by == "activations" else plan.size,
+            size=fresh if asked.by == "activations" else plan.size,
             why=plan.why,
-            masked=len(fresh),
-            overlapping=len(plan.pairs) - len(fresh),
-            share=len(fresh) / live_before.size,
+            masked=fresh,
+            overlapping=len(plan.pairs) - fresh,
+            share=fresh / own.size,
             per_codebook=per_codebook.tolist(),
             tie=plan.tie,
             sure=plan.sure,
             examples_read=plan.examples_read,
-            multiply_adds=plan.examples_read * self._multiply_adds(),
-            mask=pack(plan.pairs, live_before.size),
+            multiply_adds=plan.examples_read * self._multiply_adds() if plan.examples_read else 0,
+            mask=np.packbits(own),
         )
         new = copy.copy(self)._take_training(self)
         new._set_requests((*self.requests_, request))

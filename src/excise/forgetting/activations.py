@@ -1,6 +1,7 @@
 """The log of activations: which pairs the training examples of each class selected, and how often; personal data."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,11 @@ class Activations:
     pairs: Array  # (e,) uint32, codebook * m + pair
     counts: Array  # (e,) uint16, or uint32 where that is too small
     totals: Array  # (c*m,) uint32, over all classes
+
+    @cached_property
+    def total(self) -> int:
+        """Activations of all classes on all pairs."""
+        return int(self.totals.sum(dtype=np.int64))
 
     def of(self, label: int) -> tuple[Array, Array]:
         """The pairs (e,) that examples of one class selected, and how often each."""

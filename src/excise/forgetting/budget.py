@@ -23,7 +23,7 @@ def measure_budget(mask: Array, activations: Activations | None, forgotten: set[
     }
     if activations is not None:
         flat = mask.reshape(-1)
-        moved, retained = _sum(activations.totals * flat), _sum(activations.totals)
+        moved, retained = _sum(activations.totals[np.flatnonzero(flat)]), activations.total
         for label in forgotten:
             pairs, counts = activations.of(label)
             moved, retained = moved - _sum(counts * flat.take(pairs)), retained - _sum(counts)

@@ -1,6 +1,5 @@
 """Requests to forget as plain data: what was asked, what was masked for it, and whether it is still in force."""
 
-from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -48,11 +47,18 @@ class Request:
     def to_dict(self, timed: bool = True) -> dict[str, Any]:
         """All but the arrays, and without the time where the same bytes must come again."""
         left_out = {"mask", "before"} if timed else {"mask", "before", "milliseconds"}
-        return {f.name: deepcopy(getattr(self, f.name)) for f in fields(self) if f.name not in left_out}
+        return {f.name: _copied(getattr(self, f.name)) for f in fields(self) if f.name not in left_out}
 
     def record(self, milliseconds: float | None = None) -> "Request":
         """A copy for the user's hands: without what may be erased, and nothing of it shared with the model."""
         return Request(**{**self.to_dict(), "milliseconds": milliseconds})
+
+
+def _copied(value: Any) -> Any:
+    """Plain data, its lists and tables anew."""
+    if isinstance(value, dict):
+        return {name: _copied(part) for name, part in value.items()}
+    return list(value) if isinstance(value, list) else value
 
 
 def pack(pairs: Array, size: int) -> Array:
