@@ -5,8 +5,7 @@ command   python -m experiments.multi_class
 minutes   about 12 on two cores with AVX-512, for three seeds
 expected  retain accuracy falls with every class under masks, and not under the exact re-fit
 
-All from logs, the size of the mask chosen by `pairs="auto"`; `examples` masks what a draw of each class's training
-examples selects. Retain accuracy is over the 90 classes that are never forgotten.
+All from logs, the size of the mask chosen by `pairs="auto"`. Retain accuracy is over the 90 classes that are never forgotten.
 """
 
 import argparse
@@ -60,10 +59,6 @@ def measure(seed: int, data: Split, quick: bool) -> list[dict[str, Any]]:
         if not np.array_equal(at_once.mask, in_sequence.mask):
             raise RuntimeError(f"forgetting {some} at once and in sequence gave other masks")
         rows.append(measure_one("activations, at once or in sequence", in_sequence, order, some, data))
-        examples = with_codes(model)
-        for label in some:
-            examples.forget(label, by="examples", random_state=seed)
-        rows.append(measure_one("examples, in sequence", examples, order, some, data))
         if count in (EXACT_AT[:1] if quick else EXACT_AT):
             exact = with_codes(model)
             exact.forget(some, by="exact")

@@ -91,9 +91,9 @@ def multi_class(runs: list[dict[str, Any]]) -> str:
         f"![Retain accuracy against classes forgotten](images/{FIGURE.name})\n",
         "| classes | "
         + " | ".join(f"{m}: retain" for m in methods)
-        + " | still recognised: activations | examples | displaced |",
-        "|---|" + "---|" * (len(methods) + 3),
-        "| 0 | " + " | ".join([percent(retained(rows, "before", 0))] * len(methods)) + " | | | 0.0% |",
+        + " | still recognised (activations) | displaced |",
+        "|---|" + "---|" * (len(methods) + 2),
+        "| 0 | " + " | ".join([percent(retained(rows, "before", 0))] * len(methods)) + " | | 0.0% |",
     ]
     for count in sorted({row["classes"] for row in rows} - {0}):
         own = [row for row in rows if (row["method"], row["classes"]) == (methods[0], count)]
@@ -124,12 +124,8 @@ def draw_multi_class(runs: list[dict[str, Any]], path: Path = FIGURE) -> None:
 
     rows = [row for run in runs for row in run["rows"]]
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-    styles = {
-        "activations, at once or in sequence": ("o", "-"),
-        "examples, in sequence": ("s", "--"),
-        "exact": ("D", ":"),
-    }
-    for shift, (method, (marker, line)) in zip((-0.12, 0.12, 0.0), styles.items(), strict=True):
+    styles = {"activations, at once or in sequence": ("o", "-"), "exact": ("D", ":")}
+    for shift, (method, (marker, line)) in zip((-0.08, 0.08), styles.items(), strict=True):
         counts = [0, *sorted({row["classes"] for row in rows if row["method"] == method})]
         found = [retained(rows, method if count else "before", count) for count in counts]
         means = [100 * statistics.mean(values) for values in found]

@@ -22,7 +22,15 @@ from excise.forgetting.ranking import (
     rank_codes_by_examples,
 )
 from excise.forgetting.requests import Request, pack, unpack
-from excise.forgetting.sizes import MORE, MORE_EXAMPLES, Goal, choose_size, first_by_counts, size_from_counts
+from excise.forgetting.sizes import (
+    MORE,
+    MORE_EXAMPLES,
+    Goal,
+    choose_size,
+    first_by_counts,
+    pairs_of_draw,
+    size_from_counts,
+)
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,8 @@ class Planning:
                 raise InputError(
                     f"a target of {asked.goal} shows only on examples that training has not seen: pass held_out"
                 )
+            elif asked.by == "examples" and codes is not None:
+                pairs = pairs_of_draw(ranking, activation_counts(codes, self.bottleneck_.keys.shape[1]).reshape(-1))
             size = ranking.size_of(pairs)
             if asked.by == "activations":  # a size counts live pairs, a ranking all
                 size = int((~self._mask_in_force()).reshape(-1)[ranking.first(size)].sum())

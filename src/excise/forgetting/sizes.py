@@ -10,10 +10,11 @@ from excise.features.arrays import Array
 from excise.forgetting.curve import trace
 from excise.forgetting.ranking import Ranking, places_of, rank_by_activations
 
-# What `pairs="auto"` goes by: experiments/mask_size.py measures these on held-out training data.
+# What "auto" goes by: experiments/mask_size.py measures these on held-out training data, but for those of draws.
 DISPLACED = 0.8  # times the square root of the class's share of all activations: what others may lose to the mask
 COVERED = 0.6  # of the class's activations: at least so much is masked whatever others lose,
 COVERED_BLINDLY = 0.8  # and so much where nothing is known of the others
+COVERED_BY_EXAMPLES = 0.85  # by the pairs of a draw, which no ranking chose
 MORE = 0.2  # of the pairs that held-out examples ask for: the last that would be recognised may not be among them
 MORE_EXAMPLES = 0.5  # of the examples, likewise: which of them are drawn matters too
 CONFIDENCE = 0.95
@@ -80,6 +81,12 @@ def _search(have: Array, amounts: Array, total: int, share: float, side: Literal
         return before
     inside = ends[place] - amounts[place] * np.arange(have[place] - 1, -1, -1)
     return before + int(np.searchsorted(inside / total, share, side))
+
+
+def pairs_of_draw(ranking: Ranking, counts: Array) -> int:
+    """How many pairs of a ranking by examples to mask; `counts` (c*m,) are the forget set's."""
+    covered = np.cumsum(counts[ranking.pairs], dtype=np.int64)
+    return _reach(covered / max(1, covered[-1]), COVERED_BY_EXAMPLES) if len(covered) else 0
 
 
 def _reach(shares: Array, share: float) -> int:
