@@ -5,7 +5,7 @@ command   python -m experiments.multi_class
 minutes   about 12 on two cores with AVX-512, for three seeds
 expected  retain accuracy falls with every class under masks, and not under the exact re-fit
 
-All from logs, the size of the mask chosen by `pairs="auto"`. Retain accuracy is over the 90 classes that nobody forgets.
+All from logs, sizes chosen by `pairs="auto"`. Retain accuracy is over the 90 classes that are never forgotten.
 """
 
 import argparse
