@@ -14,7 +14,8 @@ from excise.bottleneck import kernels
 from excise.bottleneck.model import Bottleneck
 from excise.features.arrays import Array
 from excise.forgetting.curve import NEVER, trace
-from excise.forgetting.masks import activation_counts, most_activated
+from excise.forgetting.masks import activation_counts
+from excise.forgetting.ranking import rank_codes_by_activations
 
 N, F, C, M, D, V = 60, 9, 20, 40, 4, 7
 
@@ -102,7 +103,7 @@ def test_the_curve_of_the_most_activated_pairs_is_that_of_their_masks() -> None:
     ranks, largest = activation_ranks(codes)
     curve = trace(b, x, y, np.zeros(N, np.int64), ranks, largest)
     for size in (0, 1, 17, largest):
-        masked = b.with_mask(most_activated(activation_counts(codes, M), size))
+        masked = b.with_mask(rank_codes_by_activations(codes, M).mask(size, ranks.shape))
         assert curve.hits[0, size] == (masked.logits(x).argmax(axis=1) == y).sum()
 
 

@@ -1,16 +1,13 @@
 """Masks: counting what codes selected, and masking the most selected."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from excise import InputError
 from excise.bottleneck.reference import NO_PAIR
 from excise.forgetting import masks
-from excise.forgetting.masks import activation_counts, most_activated, unused_pairs
+from excise.forgetting.masks import activation_counts, unused_pairs
 
 
 @given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
@@ -42,25 +39,3 @@ def test_the_most_pairs_and_the_mark_of_none_stay_apart() -> None:
 def test_unused_pairs_are_those_never_counted() -> None:
     codes = np.array([[[0, 2], [1, NO_PAIR]]], np.uint16)
     assert unused_pairs(codes, 3).tolist() == [[False, True, False], [True, False, True]]
-
-
-@given(st.lists(st.integers(0, 3), min_size=6, max_size=6), st.integers(0, 6), st.integers(0, 6))
-def test_masks_are_nested_and_hold_the_most_activated(counts: Any, small: int, large: int) -> None:
-    small, large = sorted((small, large))
-    table = np.array(counts).reshape(2, 3)
-    inner, outer = most_activated(table, small), most_activated(table, large)
-    assert inner.sum() == small
-    assert not (inner & ~outer).any()
-    if 0 < small < 6:
-        assert table[inner].min() >= table[~inner].max()
-
-
-def test_ties_go_to_the_lower_codebook_and_pair() -> None:
-    counts = np.array([[1, 2, 2], [2, 0, 2]])
-    assert most_activated(counts, 3).tolist() == [[False, True, True], [True, False, False]]
-
-
-@pytest.mark.parametrize("size", [-1, 7])
-def test_a_mask_larger_than_the_table_is_refused(size: int) -> None:
-    with pytest.raises(InputError, match=rf"^the mask cannot hold {size} pairs: there are 6$"):
-        most_activated(np.zeros((2, 3)), size)
