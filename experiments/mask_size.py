@@ -1,6 +1,7 @@
-"""How many pairs `pairs="auto"` masks: its constants, chosen on training data alone.
+"""How many pairs `pairs="auto"` masks: its constants, compared on held-out training data.
 
-paper     'Unlearning via the Discrete Key-Value Bottleneck' reads N_a and N_e off test data; here nothing does
+paper     'Unlearning via the Discrete Key-Value Bottleneck' reads N_a and N_e off test data; no number here is,
+          but the form of the rule was found with test data of other seeds in sight (docs/method.md)
 command   python -m experiments.mask_size
 minutes   about 6 on two cores with AVX-512
 expected  docs/results.md; the constants of excise/forgetting/sizes.py are one of these rules

@@ -604,9 +604,12 @@ def plain(request):
 @pytest.mark.parametrize("from_features", [False, True])
 @pytest.mark.parametrize("options", SET)
 def test_a_module_masks_what_its_classifier_would(device, options, from_features):
-    if options.get("by") == "examples" and not from_features:
-        pytest.skip("a module holds no training codes")
     classifier, module, x, y = twins(device, top_k=2)
+    if options.get("by") == "examples" and not from_features:  # a module holds no training codes
+        with pytest.raises(InputError, match=r"^by='examples' needs examples: pass the forget set as X"):
+            module.forget("dog", **options)
+        assert not module.mask.any()
+        return
     dogs = x[y == "dog"] if from_features else None
     tensor = None if dogs is None else torch.tensor(dogs, device=device)
     held = options.get("held_out") and {"held_out": (torch.tensor(x, device=device), y)}
